@@ -2,6 +2,7 @@
 #   make serve    build and serve the demo model on port 8000 (MODEL=folder for another, PORT=n)
 #   make test     build and run all tests: release, then address+undefined and thread sanitizers
 #   make test-long  what takes longer and says little more, in the release build
+#   make test-clients  what people's clients do: OpenAI, Anthropic, LangChain, LiteLLM, pydantic-ai, instructor, schemathesis
 #   make build    the binary, build/release/troupe
 #   make bench    the benchmarks; tools/bench.sh says which variables name the peers
 #   make check    format, includes, clang-tidy
@@ -11,7 +12,7 @@ PORT ?= 8000
 FUZZ_SECONDS ?= 600
 JOBS ?= $(shell nproc)
 
-.PHONY: serve test test-long build bench check fuzz clean setup setup-test release
+.PHONY: serve test test-long test-clients build bench check fuzz clean setup setup-test release
 
 setup:
 	@tools/setup.sh build
@@ -34,6 +35,10 @@ test: setup-test
 
 test-long: setup-test release
 	ctest --test-dir build/release --output-on-failure -L long
+
+test-clients: build
+	@cmake --build --preset release -j $(JOBS) --target parse_answers
+	@tools/test_clients.sh
 
 bench: setup-test release
 	@tools/bench.sh

@@ -10,11 +10,16 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
+#include "runtime/config/adapter_options.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
+#include "runtime/processors/picture_format.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
@@ -195,26 +200,6 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   return to_hex(xxh3_128(text.str()));
 }
 
-/// How the model's prompts hold a picture. Errors: kCorrupt, the tokenizer has not the tokens.
-Result<PictureFormat> picture_format(const ImageTokens& tokens, const Tokenizer& tokenizer) {
-  PictureFormat format{.soft_id = tokens.soft, .per_picture = tokens.per_image};
-  const auto text_of = [&](TokenId id) -> Result<std::string> {
-    const auto token = tokenizer.id_to_token(id);
-    if (token) return std::string(*token);
-    return Error{ErrorCode::kCorrupt, "config.json: token " + std::to_string(id) +
-                                          " of pictures is not in tokenizer.json"};
-  };
-  ASSIGN_OR_RETURN(format.soft, text_of(tokens.soft));
-  format.placeholder = format.soft;
-  if (tokens.marks) {
-    ASSIGN_OR_RETURN(format.placeholder, text_of(tokens.marks->begin));
-    ASSIGN_OR_RETURN(const std::string end, text_of(tokens.marks->end));
-    format.before = "\n\n" + format.placeholder;
-    format.after = end + "\n\n";
-  }
-  return format;
-}
-
 /// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
 Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& options,
                                                                  const ModelLoaded& model,
@@ -264,7 +249,47 @@ Result<std::vector<ApiKey>> api_keys(const ServerOptions& server) {
 ParallelConfig parallel_config(const EngineOptions& engine) {
   return {.tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
           .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size),
+          .expert_parallel = engine.enable_expert_parallel,
           .timeout_s = kPeerDeadlineS};
+}
+
+bool has_encoders(const Options& options) {
+  return std::ranges::any_of(options.nodes, [](const ConfigEntry& entry) {
+    return is_node_section(entry.section) && entry.key == "roles" &&
+           std::ranges::find(entry.list, spec_of(Role::kEncoder).name) != entry.list.end();
+  });
+}
+
+std::string ec_transfer_config(const Options& options) {
+  if (!options.engine.ec_transfer_config.empty() || !has_encoders(options))
+    return options.engine.ec_transfer_config;
+  return std::string(R"({"ec_connector": ")") + kNetworkConnector +
+         R"(", "ec_role": "ec_consumer"})";
+}
+
+Result<void> check_encoders(const Options& options) {
+  ASSIGN_OR_RETURN(const ConnectorConfig config,
+                   parse_connector_config(ConnectorKind::kEC, ec_transfer_config(options)));
+  if (!config.is_enabled()) return {};
+  const auto refused = [](const std::string& reason) {
+    return invalid_argument("ec-transfer-config: " + reason, "ec-transfer-config");
+  };
+  ASSIGN_OR_RETURN(const ECConnectorKind* const kind, find_ec_connector(config));
+  if (!has_encoders(options)) {
+    if (config.connector == kNetworkConnector && config.module_path.empty())
+      return refused(config.connector +
+                     " fetches outputs from nodes with the role encoder, and "
+                     "the topology has none");
+    return {};
+  }
+  if (!config.is_consumer())
+    return refused(
+        "ec_role is ec_producer, so the workers load nothing of what the nodes with the "
+        "role encoder make");
+  if (kind->open_store == nullptr)
+    return refused("ec_connector " + config.connector +
+                   " has no store in which nodes with the role encoder could save their outputs");
+  return {};
 }
 
 WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
@@ -288,9 +313,10 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
       .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
       .encoder_cache_size = encoder_cache_size(options.engine),
-      .ec_transfer_config = options.engine.ec_transfer_config,
+      .ec_transfer_config = ec_transfer_config(options),
       .parallel = parallel,
-      .speculative = speculative_decoding(options.engine)};
+      .speculative = speculative_decoding(options.engine),
+      .adapters = parse_adapter_options(options.engine).value()};  // validated
 }
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
@@ -330,7 +356,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
   if (engine.kv_cache_metrics) settings.metrics_sample_rate = engine.kv_cache_metrics_sample;
-  settings.kv_connector = !engine.kv_transfer_config.empty();
+  settings.kv_connector = !kv_transfer_config(engine).empty();
   return settings;
 }
 
@@ -386,12 +412,14 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   // What is wrong with it the validation of the options has told.
-  const auto transfer = parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config);
+  const auto transfer = parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine));
   if (transfer.ok() && transfer->is_enabled())
     config.kv_transfer = {
         .consumer = transfer->is_consumer(),
         .recompute_failed_loads = transfer->recompute_failed_loads,
         .block_size = kv_cache_settings(engine, model, cache).scheduler_block_size()};
+  if (engine.enable_lora) config.max_loras = static_cast<std::int32_t>(engine.max_loras);
+  config.session_ttl_s = engine.session_ttl_s;
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
@@ -406,6 +434,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
                                   ? engine.max_num_encoder_input_tokens
                                   : engine.max_num_batched_tokens;
     config.max_encoder_embeds = std::max(static_cast<std::int32_t>(most), model.max_item_embeds);
+    config.encode_ahead = engine.encoder_step_ms > 0 && !config.encoder_decoder;
+    config.encode_ahead_ms = static_cast<std::int32_t>(engine.encoder_step_ms);
   }
   return config;
 }
@@ -500,6 +530,8 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.model_names = options.model.served_model_name;
   if (service.model_names.empty()) service.model_names = {options.model.model};
   service.model_root = options.model.model;
+  service.enable_lora = options.engine.enable_lora;
+  service.allow_lora_updates = options.server.allow_runtime_lora_updating;
   service.version = TROUPE_VERSION;
   if (options.server.resume) {
     ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
@@ -533,6 +565,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.open_admin = is_loopback(options.server.host);
   service.defaults = request_defaults(options, sampling, answers, model);
   config.cache_config = cache_config_labels(options.engine, cache);
+  config.max_adapters = static_cast<std::int32_t>(options.engine.max_loras);
   return config;
 }
 

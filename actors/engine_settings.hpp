@@ -23,6 +23,15 @@ namespace troupe {
 [[nodiscard]] ParallelConfig parallel_config(const EngineOptions& engine);
 [[nodiscard]] WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel);
 
+/// Whether some node of the topology has the role `encoder`.
+[[nodiscard]] bool has_encoders(const Options& options);
+/// The option of that name; where it is empty and there are encoders, the connector that fetches
+/// their outputs over the nodes' network.
+[[nodiscard]] std::string ec_transfer_config(const Options& options);
+/// Whether encoders and connector fit together. Errors: kInvalidArgument naming what does not, and
+/// those of parse_connector_config and find_ec_connector.
+[[nodiscard]] Result<void> check_encoders(const Options& options);
+
 /// The division of the workers' memory into blocks. Errors: too little for one request of
 /// max_model_len.
 [[nodiscard]] Result<KVCacheConfig> kv_cache_config(const Options& options,

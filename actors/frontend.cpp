@@ -147,6 +147,7 @@ void open_port(Self self) {
 void on_router_connected(Self self, const FrontendConnected& connected) {
   FrontendState& frontend = state(self);
   frontend.port->set_healthy(connected.healthy);
+  if (connected.adapters) frontend.port->set_adapters(*connected.adapters);
   frontend.port->set_keys({connected.keys_seed, connected.key_stream});
   if (frontend.journal) {
     frontend.journal->requests.group_ready(kRouter);
@@ -159,7 +160,9 @@ void connect_router(Self self, const RequestRouterActor& router) {
   FrontendState& frontend = state(self);
   frontend.router = router;
   self->monitor(router);
-  ask(self, router, kControlDeadline, ConnectFrontend{})
+  std::optional<AdapterList> adapters;
+  if (const auto known = frontend.port->adapters()) adapters = *known;
+  ask(self, router, kControlDeadline, ConnectFrontend{std::move(adapters)})
       .then(
           [self, router](const FrontendConnected& connected) {
             if (state(self).router == router) on_router_connected(self, connected);
@@ -217,6 +220,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       config.service.model_names.front(), config.service.defaults.max_model_len, num_groups);
   for (std::uint32_t group = 0; group < num_groups; ++group)
     frontend.metrics->set_cache_config(group, config.cache_config);
+  frontend.metrics->set_max_adapters(config.max_adapters);
   frontend.logged.resize(frontend.metrics->num_engines());
   frontend.port = std::make_unique<FrontendPort>(self->system());
   if (router.node() != self->node()) frontend.journal = std::make_unique<OwnJournal>();
@@ -250,6 +254,8 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       [self](const AskPaused& what) { return hand_on<PauseStatus>(self, what); },
       [self](const DrainGroup& what) { return hand_on<Status>(self, what); },
       [self](const AskTopology& what) { return hand_on<TopologyStatus>(self, what); },
+      [self](const LoadAdapter& what) { return hand_on<AdapterReply>(self, what); },
+      [self](const UnloadAdapter& what) { return hand_on<AdapterReply>(self, what); },
       [self](RequestOutputs& outputs) {
         FrontendState& frontend = state(self);
         if (frontend.journal) {
@@ -264,6 +270,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       [self](const RouterReport& news) {
         FrontendState& frontend = state(self);
         frontend.port->set_healthy(news.healthy);
+        if (news.adapters) frontend.port->set_adapters(*news.adapters);
         if (news.lost_group) frontend.metrics->observe_loss(*news.lost_group);
         frontend.metrics->observe_resubmissions(news.num_resubmitted);
       },

@@ -74,4 +74,12 @@ void FrontendPort::ask_topology(std::function<void(Result<TopologyStatus>)> repl
   ask_frontend<TopologyStatus>(kControlDeadline, AskTopology{}, std::move(reply));
 }
 
+void FrontendPort::load_adapter(LoadAdapter what, AdapterCallback reply) {
+  ask_frontend<AdapterReply>(kPauseDeadline, std::move(what), std::move(reply));
+}
+
+void FrontendPort::unload_adapter(UnloadAdapter what, AdapterCallback reply) {
+  ask_frontend<AdapterReply>(kPauseDeadline, std::move(what), std::move(reply));
+}
+
 }  // namespace troupe

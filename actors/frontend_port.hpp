@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "actors/deadlines.hpp"
 #include "messages/actor_interfaces.hpp"
@@ -25,6 +27,9 @@ class FrontendPort final : public EnginePort {
   [[nodiscard]] bool has_keys() const { return keys_.has_value(); }
   void connect(FrontendActor frontend) { frontend_ = std::move(frontend); }
   void set_healthy(bool healthy) { healthy_ = healthy; }
+  void set_adapters(AdapterList adapters) {
+    adapters_ = std::make_shared<const AdapterList>(std::move(adapters));
+  }
 
   RequestId allocate_ids(std::int32_t count) override;
   std::uint64_t draw_key() override;
@@ -37,6 +42,9 @@ class FrontendPort final : public EnginePort {
   void ask_paused(PauseReply reply) override;
   void drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) override;
   void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override;
+  void load_adapter(LoadAdapter what, AdapterCallback reply) override;
+  void unload_adapter(UnloadAdapter what, AdapterCallback reply) override;
+  [[nodiscard]] std::shared_ptr<const AdapterList> adapters() const override { return adapters_; }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
 
  private:
@@ -49,6 +57,7 @@ class FrontendPort final : public EnginePort {
   std::optional<RequestKeys> keys_;
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<bool> healthy_{true};
+  std::atomic<std::shared_ptr<const AdapterList>> adapters_;
 };
 
 }  // namespace troupe

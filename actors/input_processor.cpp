@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/deadlines.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/guard.hpp"
@@ -71,6 +72,7 @@ struct InputJob {
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
   RequestClientActor router;                          ///< of a GenerateRequest
   RequestOutput when_aborted;                         ///< of a GenerateRequest
+  Placement placement;                                ///< of a GenerateRequest
   caf::typed_response_promise<RenderReply> rendered;  ///< of a RenderRequest
 };
 
@@ -85,12 +87,14 @@ struct InputProcessorState {
 
   OutputProcessorActor output_processor;
   SchedulerActor scheduler;
+  EncoderRouterActor encoder_router;  ///< null: the workers encode
   std::vector<InputWorker> workers;
   std::optional<WorkQueue> queue;
   std::uint64_t num_jobs = 0;
   std::unordered_map<std::uint64_t, InputJob> jobs;  ///< without aborted ones
   std::unordered_map<RequestId, std::uint64_t> numbers;
-  /// Prepared, but not yet registered with the OutputProcessor. An abort removes a request.
+  /// Prepared, but not yet registered with the OutputProcessor, or not yet encoded. An abort
+  /// removes a request.
   std::unordered_map<RequestId, EngineCoreRequests> registering;
 };
 
@@ -102,26 +106,49 @@ void end(Self self, const RequestClientActor& router, RequestOutput output) {
   send(self, router, std::move(outputs));
 }
 
+/// It is registered, and its items are encoded.
+void submit(Self self, RequestId id) {
+  auto ready = state(self).registering.extract(id);
+  if (ready.empty()) return;  // aborted meanwhile
+  send(self, state(self).scheduler, std::move(ready.mapped()));
+}
+
+/// Has the items of a registered request encoded, where there are encoders.
+void encode(Self self, RequestId id) {
+  const InputProcessorState& processor = state(self);
+  const auto ready = processor.registering.find(id);
+  if (ready == processor.registering.end()) return;
+  const auto& samples = ready->second.samples;
+  if (!processor.encoder_router || samples.empty() || samples.front().mm_features.empty())
+    return submit(self, id);
+  ask(self, processor.encoder_router, kEncodeDeadline, EncodeItems{samples.front().mm_features})
+      .then([=](const Status&) { submit(self, id); },
+            [=](const caf::error& error) {
+              log_warning("the items of a request are left to the workers", kv("id", value(id)),
+                          kv("error", to_text(error, self->system())));
+              submit(self, id);
+            });
+}
+
 void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
   if (!processed.ok()) {
     return end(self, job.router,
                {.id = job.id, .finished = true, .error = std::move(processed).error()});
   }
   const RequestId id = job.id;
+  for (EngineCoreRequest& sample : processed->samples) {
+    sample.session_id = job.placement.session_id;
+    sample.kv_transfer_params = job.placement.kv_transfer_params;
+  }
   state(self).registering[id] = EngineCoreRequests{std::move(processed->samples)};
   ask(self, state(self).output_processor, std::move(processed->output))
-      .then(
-          [=](const Status&) {
-            auto ready = state(self).registering.extract(id);
-            if (ready.empty()) return;  // aborted meanwhile
-            send(self, state(self).scheduler, std::move(ready.mapped()));
-          },
-          [=](const caf::error& error) {
-            // The engine ends with it; the RequestRouter resubmits the request.
-            state(self).registering.erase(id);
-            log_warning("the output processor has ended", kv("id", value(id)),
-                        kv("error", to_text(error, self->system())));
-          });
+      .then([=](const Status&) { encode(self, id); },
+            [=](const caf::error& error) {
+              // The engine ends with it; the RequestRouter resubmits the request.
+              state(self).registering.erase(id);
+              log_warning("the output processor has ended", kv("id", value(id)),
+                          kv("error", to_text(error, self->system())));
+            });
 }
 
 std::optional<InputJob> take_job(InputProcessorState& processor, std::uint64_t number) {
@@ -194,8 +221,10 @@ bool abort_job(Self self, RequestId id) {
 
 InputProcessorActor::behavior_type input_processor_behavior(
     Self self, const std::shared_ptr<const InputProcessor>& core, std::size_t num_workers,
-    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
+    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler,
+    const EncoderRouterActor& encoder_router) {
   InputProcessorState& processor = state(self);
+  processor.encoder_router = encoder_router;
   processor.output_processor = output_processor;
   processor.scheduler = scheduler;
   processor.queue.emplace(num_workers);
@@ -205,13 +234,15 @@ InputProcessorActor::behavior_type input_processor_behavior(
         {self->system().spawn<caf::detached>(input_worker_behavior, core, slot), slot});
   }
   return {
-      [self](GenerateRequest& request) {
+      [self](SubmitRequest& submission) {
+        GenerateRequest& request = submission.request;
         const auto router = caf::actor_cast<RequestClientActor>(self->current_sender());
         const RequestId id = request.id;
         const auto thrown = guard([&] {
           RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
           InputJob& job = add_job(state(self), request);
           job.router = router;
+          job.placement = std::move(submission.placement);
           job.when_aborted = std::move(when_aborted);
         });
         if (thrown) return end(self, router, {.id = id, .finished = true, .error = thrown});
@@ -243,9 +274,11 @@ InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                           std::shared_ptr<const InputProcessor> core,
                                           std::size_t num_workers,
                                           OutputProcessorActor output_processor,
-                                          SchedulerActor scheduler) {
+                                          SchedulerActor scheduler,
+                                          EncoderRouterActor encoder_router) {
   return system.spawn<caf::detached>(input_processor_behavior, std::move(core), num_workers,
-                                     std::move(output_processor), std::move(scheduler));
+                                     std::move(output_processor), std::move(scheduler),
+                                     std::move(encoder_router));
 }
 
 }  // namespace troupe

@@ -69,6 +69,9 @@ KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
         publish_events(self);
         return reset;
       },
+      [self](KVEventBatch& events) {
+        if (const auto& to = state(self).publisher) send(self, to, std::move(events));
+      },
   };
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <map>
 
+#include "actors/deadlines.hpp"
 #include "actors/engine_settings.hpp"
 #include "actors/exceptions.hpp"
 #include "actors/module.hpp"
@@ -16,8 +17,10 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cache/block_hash.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
+#include "runtime/ec_transfer/remote_outputs.hpp"
 #include "runtime/kv_events/publisher.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/model_identity.hpp"
@@ -123,6 +126,7 @@ struct NodeState {
   SamplingDefaults sampling;
   AnswerDefaults answers;
   std::map<std::uint32_t, GroupActors> groups;  ///< what all of them share is kept in group 0
+  EncoderRouterActor encoder_router;  ///< null: the topology has no encoders, or they are not used
   std::shared_ptr<std::atomic<bool>> released;  ///< told that nobody waits for its return
 };
 
@@ -282,11 +286,17 @@ const std::shared_ptr<GrammarPool>& grammar_pool_of(NodeState& node, const Model
   return node.grammar_pool;
 }
 
+/// Null: no encoder runs apart from the workers.
+std::shared_ptr<RemoteOutputs> remote_outputs(Self self) {
+  const EncoderRouterActor& router = state(self).encoder_router;
+  return router ? make_remote_outputs(self->system(), router) : nullptr;
+}
+
 /// Null: nothing is transferred.
-Result<std::shared_ptr<ECConnector>> make_ec_connector(const EngineOptions& engine,
-                                                       const ModelLoaded& model) {
-  ASSIGN_OR_RETURN(ConnectorConfig config,
-                   parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
+Result<std::shared_ptr<ECConnector>> make_ec_connector(Self self, const ModelLoaded& model) {
+  ASSIGN_OR_RETURN(
+      ConnectorConfig config,
+      parse_connector_config(ConnectorKind::kEC, ec_transfer_config(state(self).options)));
   if (!config.is_enabled()) return std::shared_ptr<ECConnector>();
   if (model.max_item_embeds == 0) {
     log_warning("ec-transfer-config has no effect: the model has no encoder",
@@ -294,14 +304,14 @@ Result<std::shared_ptr<ECConnector>> make_ec_connector(const EngineOptions& engi
     return std::shared_ptr<ECConnector>();
   }
   ASSIGN_OR_RETURN(const ECConnectorKind* const kind, find_ec_connector(config));
-  return kind->create({std::move(config), model.encoder_key});
+  return kind->create({std::move(config), model.encoder_key, remote_outputs(self)});
 }
 
 /// Null: nothing is transferred.
 Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
                                                        const SpawnRole& what) {
   ASSIGN_OR_RETURN(ConnectorConfig config,
-                   parse_connector_config(ConnectorKind::kKV, options.engine.kv_transfer_config));
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
   if (!config.is_enabled()) return std::shared_ptr<KVConnector>();
   if (what.model.pooler.whole_texts)
     return Error{
@@ -320,6 +330,22 @@ Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
                        .settings = kv_cache_settings(options.engine, what.model, what.cache)});
 }
 
+/// Errors: of the files of the credentials.
+Result<WorkerTransfer> worker_transfer(const NodeState& node) {
+  const Options& options = node.options;
+  WorkerTransfer transfer{.config = kv_transfer_config(options.engine)};
+  if (transfer.config.empty()) return transfer;
+  const TopologyOptions& security = options.topology;
+  if (security.insecure || !security.tls_certificate.empty() ||
+      !security.cluster_secret_file.empty()) {
+    ASSIGN_OR_RETURN(transfer.credentials, load_credentials(security, {}));
+  }
+  ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
+  if (topology.spans_hosts())
+    transfer.host = node.config.host.empty() ? security.supervisor_host : node.config.host;
+  return transfer;
+}
+
 Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& handles) {
   ASSIGN_OR_RETURN(const Peers peers, Peers::of(what, handles));
   NodeState& node = state(self);
@@ -336,11 +362,16 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       return ActorHandles{pointer(
           spawn_frontend(system, config, peers.one<RequestRouterActor>(Peer::kRequestRouter)))};
     }
-    case Role::kRequestRouter:
-      return ActorHandles{pointer(spawn_request_router(
-          system, {.num_groups = static_cast<std::size_t>(options.engine.data_parallel_size),
-                   .seed = first_seed(options.model),
-                   .life = what.life}))};
+    case Role::kRequestRouter: {
+      ASSIGN_OR_RETURN(std::vector<GroupRole> roles, group_roles(options.engine));
+      return ActorHandles{pointer(
+          spawn_request_router(system, {.roles = std::move(roles),
+                                        .min_split_tokens = options.engine.disaggregation_threshold,
+                                        .seed = first_seed(options.model),
+                                        .life = what.life,
+                                        .enable_adapters = options.engine.enable_lora,
+                                        .adapter_directory = options.engine.lora_directory}))};
+    }
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
                        make_input_processor(options, what.model, node.generation, node.tokenizer,
@@ -348,7 +379,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       return ActorHandles{pointer(spawn_input_processor(
           system, core, static_cast<std::size_t>(options.engine.num_input_processors),
           peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
-          peers.one<SchedulerActor>(Peer::kScheduler)))};
+          peers.one<SchedulerActor>(Peer::kScheduler), node.encoder_router))};
     }
     case Role::kOutputProcessor:
       return ActorHandles{pointer(spawn_output_processor(system, node.tokenizer))};
@@ -357,7 +388,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       config.incarnation = what.incarnation;
       config.engine_index = what.group;
       ASSIGN_OR_RETURN(std::shared_ptr<ECConnector> ec_connector,
-                       make_ec_connector(options.engine, what.model));
+                       make_ec_connector(self, what.model));
       node.groups[what.group].ec_connector = ec_connector;
       ASSIGN_OR_RETURN(std::shared_ptr<KVConnector> kv_connector, make_kv_connector(options, what));
       return ActorHandles{pointer(spawn_scheduler(
@@ -385,8 +416,38 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
           spawn_encoder_cache_manager(system, encoder_cache_settings(options.engine, what.model)))};
     case Role::kExecutor:
       return spawn_executor(self, what, peers);
+    case Role::kEncoder:
+      break;  // see start_encoder
   }
   return invalid_argument("unknown role " + std::to_string(static_cast<int>(what.role)));
+}
+
+/// The answer to SpawnRole comes when the encoder has been loaded.
+caf::result<Status, ActorHandles> start_encoder(Self self, const SpawnRole& what) {
+  NodeState& node = state(self);
+  auto connector = parse_connector_config(ConnectorKind::kEC, ec_transfer_config(node.options));
+  if (!connector.ok()) return {Status{connector.error()}, ActorHandles{}};
+  EncoderConfig config{.worker = worker_options(node.options, {}),
+                       .connector = std::move(connector).value()};
+  if (!node.config.device.empty()) config.worker.device = node.config.device;
+  const EncoderHandles spawned = spawn_encoder(self->system(), config, node.pulse->workers.back());
+  auto promise = self->make_response_promise<Status, ActorHandles>();
+  ask(self, spawned.worker, kLoadDeadline, LoadEncoder{})
+      .then(
+          [=](const Status& status) mutable {
+            if (status.error) {
+              end(pointer(spawned.encoder));
+              promise.deliver(status, ActorHandles{});
+              return;
+            }
+            RoleActors& actors =
+                state(self).groups[what.group].actors.at(static_cast<std::size_t>(what.role));
+            std::for_each(actors.handles.begin(), actors.handles.end(), end);
+            actors = {{pointer(spawned.encoder)}, what.incarnation, what.life};
+            promise.deliver(Status{}, actors.handles);
+          },
+          [=](const caf::error& error) mutable { promise.deliver(error); });
+  return promise;
 }
 
 void end_all(Self self) {
@@ -398,6 +459,7 @@ void end_all(Self self) {
     for (const auto& [rank, worker] : group.workers) end(worker);
     if (group.kv_event_publisher) end(pointer(group.kv_event_publisher));
   }
+  if (node.encoder_router) end(pointer(node.encoder_router));
   end(pointer(node.heart));
   self->quit();
 }
@@ -572,6 +634,8 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
   node.pulse = pulse;
   node.heart = heart;
   node.released = released;
+  if (has_encoders(options) && !config.serves_all_groups())
+    node.encoder_router = spawn_encoder_router(self->system());
   node.watch = std::make_unique<supervision::NodeWatch>(supervision::NodeLimits{
       options.topology.node_timeout_s, options.topology.supervisor_timeout_s});
   self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
@@ -608,14 +672,18 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         progress->busy_since_ns = 0;
         caf::strong_actor_ptr& worker = node.groups[what.group].workers[what.rank];
         if (worker) end(worker);
+        auto transfer = worker_transfer(node);
+        if (!transfer.ok()) return {Status{transfer.error()}, ActorHandles{}};
+        transfer->remote_outputs = remote_outputs(self);
         worker = pointer(spawn_worker(
             self->system(), what.rank, progress,
             CrashToken{node.options.server.dev_crash_token, node.options.server.dev_crash_signal},
-            node.options.engine.kv_transfer_config));
+            std::move(*transfer)));
         return {Status{}, ActorHandles{worker}};
       },
       [self](const SpawnRole& what,
              const ActorHandles& peers) -> caf::result<Status, ActorHandles> {
+        if (what.role == Role::kEncoder) return start_encoder(self, what);
         GroupActors& group = state(self).groups[what.group];
         RoleActors& actors = group.actors.at(static_cast<std::size_t>(what.role));
         std::for_each(actors.handles.begin(), actors.handles.end(), end);
@@ -628,6 +696,9 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
       },
       [self](const OpenRings& open) { take_rings(self, open); },
       [self](const RouterReady&, const ActorHandles& router) { change_router(self, router); },
+      [self](const EncodersChanged& changed, const ActorHandles& encoders) {
+        if (state(self).encoder_router) send(self, state(self).encoder_router, changed, encoders);
+      },
       [self](const GroupRecord& record) { state(self).groups[record.group].record = record; },
       [self](const CheckNodes&) { check(self); },
       [self](const LeaveNode& leave) {
@@ -641,7 +712,8 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
 
 NodeHandles spawn_node(caf::actor_system& system, const Options& options, const NodeConfig& config,
                        const SupervisorLink& link) {
-  auto pulse = std::make_shared<Pulse>(config.workers.size() * config.groups.size());
+  const std::size_t num_encoders = config.has(Role::kEncoder) ? 1 : 0;  // the last one
+  auto pulse = std::make_shared<Pulse>(config.workers.size() * config.groups.size() + num_encoders);
   auto released = std::make_shared<std::atomic<bool>>(false);
   NodeHandles handles;
   handles.released = released;

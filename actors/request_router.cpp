@@ -2,6 +2,7 @@
 // the groups of the engine, and gives them to another one when a group is lost.
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
+#include "runtime/processors/adapter_registry.hpp"
 #include "runtime/processors/request_clients.hpp"
 #include "runtime/processors/request_journal.hpp"
 #include "runtime/processors/request_keys.hpp"
@@ -93,6 +95,8 @@ struct RouterState {
   std::uint64_t num_drains = 0;
   double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
   std::map<RequestId, PendingRender> renders;
+  bool enable_adapters = false;
+  AdapterRegistry adapters;
   bool refuses = false;  ///< new requests, as the system shuts down
   std::int32_t num_aborted = 0;
   std::vector<caf::typed_response_promise<Drained>> drained;
@@ -183,7 +187,8 @@ void submit_waiting(Self self) {
     }
     num_again += again;
     request.age_s = std::max(now - request.arrival_time, 0.0);
-    send(self, router.groups[group]->input_processor(value(request.id)), std::move(request));
+    send(self, router.groups[group]->input_processor(value(request.id)),
+         SubmitRequest{std::move(request), std::move(placement)});
   }
   if (num_again > 0) report(self, {.healthy = router.healthy, .num_resubmitted = num_again});
   watch_deadlines(self);
@@ -316,11 +321,108 @@ void pause_again(Self self, const EngineLink& engine) {
       .then([](const PauseStatus&) {}, [](const caf::error&) {});
 }
 
+/// The Frontends know which adapters requests may name.
+void report_adapters(Self self) {
+  report(self, {.healthy = state(self).healthy, .adapters = state(self).adapters.list()});
+}
+
+/// Asks the Schedulers of `groups`; done gets the error of one of them, else what the first says.
+template <class Question>
+void ask_adapters(Self self, const std::vector<SchedulerActor>& schedulers,
+                  const Question& question, std::function<void(AdapterReply)> done) {
+  struct Pending {
+    std::size_t num_missing = 0;
+    AdapterReply joined;
+    std::function<void(AdapterReply)> done;
+  };
+  const auto pending = std::make_shared<Pending>(Pending{schedulers.size(), {}, std::move(done)});
+  const auto add = [pending](AdapterReply reply) {
+    AdapterReply& joined = pending->joined;
+    if (!joined.error) joined.error = std::move(reply.error);
+    if (joined.adapters.empty()) joined.adapters = std::move(reply.adapters);
+    if (--pending->num_missing == 0) pending->done(std::move(joined));
+  };
+  for (const SchedulerActor& scheduler : schedulers) {
+    ask(self, scheduler, kPauseDeadline, question)
+        .then([add](AdapterReply& reply) { add(std::move(reply)); },
+              [self, add](const caf::error& error) {
+                add({.adapters = {},
+                     .error = Error{ErrorCode::kUnavailable,
+                                    "a group was lost: " + to_text(error, self->system())}});
+              });
+  }
+}
+
+std::vector<SchedulerActor> schedulers_of(const RouterState& router) {
+  std::vector<SchedulerActor> schedulers;
+  for (const std::optional<EngineLink>& link : router.groups)
+    if (link && link->ready) schedulers.push_back(link->scheduler);
+  return schedulers;
+}
+
+/// A new engine has the adapters that its options name; it gets the others, and tells those that
+/// are not known here yet.
+void match_adapters(Self self, const SchedulerActor& scheduler) {
+  ask_adapters(self, {scheduler}, ListAdapters{}, [self, scheduler](const AdapterReply& reply) {
+    if (reply.error)
+      return log_warning("the adapters of a group are not known",
+                         kv("error", reply.error->message));
+    const AdapterRegistry::Difference difference = state(self).adapters.match(reply.adapters);
+    for (const LoraRequest& missing : difference.to_load) {
+      ask_adapters(self, {scheduler}, LoadAdapter{.name = missing.name, .path = missing.path},
+                   [missing](const AdapterReply& loaded) {
+                     if (loaded.error)
+                       log_warning("an adapter is not loaded again", kv("adapter", missing.name),
+                                   kv("error", loaded.error->message));
+                   });
+    }
+    for (const std::string& name : difference.to_unload)
+      ask_adapters(self, {scheduler}, UnloadAdapter{name}, [](const AdapterReply&) {});
+    report_adapters(self);
+  });
+}
+
+caf::result<AdapterReply> load_adapter(Self self, const LoadAdapter& what) {
+  RouterState& router = state(self);
+  if (auto refusal = router.adapters.check_load(what))
+    return AdapterReply{.adapters = {}, .error = std::move(refusal)};
+  const std::vector<SchedulerActor> schedulers = schedulers_of(router);
+  if (!router.enable_adapters || schedulers.empty())
+    return AdapterReply{
+        .adapters = {},
+        .error = router.enable_adapters
+                     ? Error{ErrorCode::kUnavailable, "the engine is not ready"}
+                     : Error{ErrorCode::kUnsupported, "adapters are not enabled, see enable-lora"}};
+  auto promise = self->make_response_promise<AdapterReply>();
+  ask_adapters(self, schedulers, what, [self, promise, what](AdapterReply reply) mutable {
+    RouterState& now = state(self);
+    if (!reply.error && reply.adapters.size() == 1) {
+      reply.adapters = {now.adapters.add(std::move(reply.adapters.front()))};
+      report_adapters(self);
+    } else if (!now.adapters.find(what.name)) {
+      // Some group may have it.
+      ask_adapters(self, schedulers_of(now), UnloadAdapter{what.name}, [](const AdapterReply&) {});
+    }
+    promise.deliver(std::move(reply));
+  });
+  return promise;
+}
+
+caf::result<AdapterReply> unload_adapter(Self self, const UnloadAdapter& what) {
+  RouterState& router = state(self);
+  if (!router.adapters.remove(what.name))
+    return AdapterReply{.adapters = {}, .error = unknown_adapter(what.name)};
+  report_adapters(self);
+  ask_adapters(self, schedulers_of(router), what, [](const AdapterReply&) {});
+  return AdapterReply{};
+}
+
 /// The group's outputs come here from now on: it gets what there is to do.
 void on_subscribed(Self self, std::size_t group) {
   RouterState& router = state(self);
   router.groups[group]->ready = true;
   if (router.paused) pause_again(self, *router.groups[group]);
+  if (router.enable_adapters) match_adapters(self, router.groups[group]->scheduler);
   report(self, {.healthy = true});
   router.journal->group_ready(group);
   submit_waiting(self);
@@ -490,6 +592,11 @@ void take_request(Self self, SubmitRequest& submission) {
     return send(self, router.clients.at(*client).actor, std::move(refusal));
   }
   request.id = *id;
+  if (request.lora && request.lora->int_id == 0) {
+    const LoraRequest* const adapter = router.adapters.find(request.lora->name);
+    if (adapter == nullptr) return refuse(self, *id, unknown_adapter(request.lora->name));
+    request.lora = *adapter;
+  }
   if (router.failure) return refuse(self, *id, *router.failure);
   if (router.refuses)
     return refuse(self, *id, {ErrorCode::kOverloaded, "the server is shutting down", ""});
@@ -545,25 +652,28 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
   RouterState& router = state(self);
   router.seed = config.seed;
   router.life = config.life;
+  router.enable_adapters = config.enable_adapters;
   // Ids are never given out twice, also not by the next life of this actor: what an engine still
   // says of a request of the last one is nobody's.
   router.book = RequestClients(random_bits() >> 32 << 32);
   router.keys.emplace(KeyStream{config.seed, key_stream(router, 0)});
-  router.groups.resize(config.num_groups);
-  router.lost_engines.resize(config.num_groups);
-  router.journal = std::make_unique<RequestJournal>(config.num_groups);
-  router.coordinator = std::make_unique<Coordinator>(config.num_groups);
+  router.groups.resize(config.roles.size());
+  router.lost_engines.resize(config.roles.size());
+  router.journal = std::make_unique<RequestJournal>(config.roles.size());
+  router.coordinator = std::make_unique<Coordinator>(config.roles, config.min_split_tokens);
   self->set_down_handler([self](const caf::down_msg& down) { lose_client(self, down); });
   return {
-      [self](const ConnectFrontend&) {
+      [self](const ConnectFrontend& connect) {
         RouterState& router = state(self);
+        if (connect.adapters) router.adapters.restore(connect.adapters->adapters);
         const auto client = sender_of(self);
         if (!client) return FrontendConnected{};
         ClientLink& link = router.clients.at(*client);
         link.frontend = caf::actor_cast<FrontendActor>(self->current_sender());
         return FrontendConnected{.keys_seed = router.seed,
                                  .key_stream = key_stream(router, *client),
-                                 .healthy = router.healthy};
+                                 .healthy = router.healthy,
+                                 .adapters = router.adapters.known()};
       },
       [self](SubmitRequest& submission) { take_request(self, submission); },
       [self](const AbortRequests& abort) {
@@ -594,6 +704,8 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
       [self](const AskPaused& what) -> caf::result<PauseStatus> {
         return ask_groups<PauseStatus>(self, what, join_pauses);
       },
+      [self](const LoadAdapter& what) { return load_adapter(self, what); },
+      [self](const UnloadAdapter& what) { return unload_adapter(self, what); },
       [self](RequestOutputs& outputs) {
         RouterState& router = state(self);
         const auto group = router.group_of(self->current_sender());
@@ -700,7 +812,10 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
 }  // namespace
 
 RequestRouterActor spawn_request_router(caf::actor_system& system, const RouterConfig& config) {
-  return system.spawn(router_behavior, config);
+  const RequestRouterActor router = system.spawn(router_behavior, config);
+  if (!config.adapter_directory.empty())
+    static_cast<void>(spawn_adapter_directory(system, config.adapter_directory, router));
+  return router;
 }
 
 }  // namespace troupe

@@ -253,6 +253,15 @@ void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   advance(self);
 }
 
+/// What the KV connector has stored and dropped; the KVCacheManager knows who follows it.
+void publish_connector_events(StatefulSelf self) {
+  const SchedulerPeers& peers = state(self).peers;
+  if (peers.kv_connector == nullptr) return;
+  std::vector<KVCacheEvent> events = peers.kv_connector->take_events();
+  if (!events.empty())
+    send(self, peers.kv_cache_manager, KVEventBatch{wall_seconds(), std::move(events)});
+}
+
 /// Results come in the order of the steps; those of steps that were given up are dropped.
 void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerState& scheduler = state(self);
@@ -261,8 +270,8 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   scheduler.open_steps.pop_front();
   // Neither this step nor one after it changed anything that a plan depends on.
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
-                              scheduler.open_steps.empty() && result.kv_connector.empty() &&
-                              result.ec_connector.empty();
+                              !step.encode_ahead && scheduler.open_steps.empty() &&
+                              result.kv_connector.empty() && result.ec_connector.empty();
   auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
     if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
@@ -272,6 +281,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
       scheduler.owes_grammar = false;
     }
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
+    publish_connector_events(self);
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
     scheduler.has_news |= !brings_nothing || !scheduler.core->is_blocked();
@@ -393,7 +403,8 @@ bool is_empty(const SchedulerOutput& step) {
   return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
          step.blocks_to_zero.empty() && step.block_copies.empty() &&
          step.free_encoder_identifiers.empty() && !step.reset_encoder_cache &&
-         step.kv_connector_metadata.empty() && step.ec_connector_metadata.empty();
+         step.kv_connector_metadata.empty() && step.ec_connector_metadata.empty() &&
+         !step.encode_ahead;
 }
 
 void on_planned(StatefulSelf self) {
@@ -406,7 +417,7 @@ void on_planned(StatefulSelf self) {
             kv("preempted", step.preempted_ids.size()),
             kv("open_steps", scheduler.open_steps.size()));
   scheduler.has_news |= !step.scheduled_ids.empty() || !step.preempted_ids.empty();
-  if (step.scheduled_ids.empty() && scheduler.open_steps.empty())
+  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !step.encode_ahead)
     scheduler.has_news |= scheduler.core->skip_suspect();
   // With no step open, the empty one's result is what makes the loop go on.
   if (!is_empty(step) || scheduler.open_steps.empty()) {
@@ -456,6 +467,49 @@ void receive(StatefulSelf self, Message&& message) {
   advance(self);
 }
 
+/// Loading reads files, perhaps from a network.
+constexpr double kAdapterDeadlineS = 120;
+
+/// The ranks have the same, or there is an error.
+AdapterReply join_ranks(CollectiveRpcReply& reply) {
+  if (reply.error) return {.adapters = {}, .error = std::move(reply.error)};
+  AdapterReply joined;
+  for (std::size_t rank = 0; rank < reply.results.size(); ++rank) {
+    auto* const list = std::get_if<AdapterList>(&reply.results[rank]);
+    if (list == nullptr) continue;
+    if (rank == 0) {
+      joined.adapters = std::move(list->adapters);
+      continue;
+    }
+    const bool same =
+        std::equal(joined.adapters.begin(), joined.adapters.end(), list->adapters.begin(),
+                   list->adapters.end(), [](const LoraRequest& a, const LoraRequest& b) {
+                     return a.name == b.name && a.int_id == b.int_id;
+                   });
+    if (!same)
+      return {
+          .adapters = {},
+          .error = Error{ErrorCode::kUnavailable, "ranks 0 and " + std::to_string(rank) +
+                                                      " have found different files of an adapter"}};
+  }
+  return joined;
+}
+
+/// Between two steps, on all workers.
+caf::result<AdapterReply> call_adapters(StatefulSelf self, WorkerMethod method) {
+  auto promise = self->make_response_promise<AdapterReply>();
+  ask(self, state(self).peers.executor, from_seconds(kAdapterDeadlineS + 1),
+      CollectiveRpc{std::move(method), kAdapterDeadlineS})
+      .then([promise](CollectiveRpcReply& reply) mutable { promise.deliver(join_ranks(reply)); },
+            [self, promise](const caf::error& error) mutable {
+              promise.deliver(AdapterReply{
+                  .adapters = {},
+                  .error = Error{ErrorCode::kUnavailable,
+                                 "no reply from the workers: " + to_text(error, self->system())}});
+            });
+  return promise;
+}
+
 SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const SchedulerConfig& config,
                                                  const SchedulerPeers& peers) {
   SchedulerState& scheduler = state(self);
@@ -498,6 +552,9 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](const AskPaused&) {
         return PauseStatus{state(self).core->pause_state() != PauseState::kUnpaused};
       },
+      [self](const LoadAdapter& what) { return call_adapters(self, what); },
+      [self](const UnloadAdapter& what) { return call_adapters(self, what); },
+      [self](const ListAdapters& what) { return call_adapters(self, what); },
   };
 }
 

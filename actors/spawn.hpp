@@ -8,16 +8,21 @@
 #include <vector>
 
 #include "messages/actor_interfaces.hpp"
+#include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 
 namespace troupe {
 
+class Credentials;
 class ECConnector;
 class GrammarCompiler;
 class InputProcessor;
 class KVConnector;
 class KVEventPublisher;
 class Network;
+class RemoteOutputs;
 class StepRings;
 class Tokenizer;
 struct EncoderCacheSettings;
@@ -34,17 +39,25 @@ struct WorkerProgress {
   std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
 };
 
+/// How a Worker transfers blocks of its KV cache and outputs of encoders.
+struct WorkerTransfer {
+  std::string config;  ///< the option kv-transfer-config
+  std::string host;    ///< as in KVConnectorWorkerContext, both
+  std::shared_ptr<const Credentials> credentials;
+  /// Of encoders that run apart from the workers; null: there are none.
+  std::shared_ptr<RemoteOutputs> remote_outputs;
+};
+
 /// A prompt with this token ends the process by a signal; no prompt has -1.
 struct CrashToken {
   std::int64_t token = -1;
   std::int64_t signal = 0;
 };
 
-/// Detached: its steps compute. `progress` may be null. kv_transfer_config: the option of that
-/// name.
+/// Detached: its steps compute. `progress` may be null.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                                        std::shared_ptr<WorkerProgress> progress = nullptr,
-                                       CrashToken crash = {}, std::string kv_transfer_config = {});
+                                       CrashToken crash = {}, WorkerTransfer transfer = {});
 
 // Workers in other processes of the engine's host:
 //
@@ -89,6 +102,24 @@ struct CrashToken {
 [[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(
     caf::actor_system& system, const EncoderCacheSettings& settings);
 
+struct EncoderConfig {
+  WorkerOptions worker;
+  ConnectorConfig connector;  ///< keeps the outputs
+};
+struct EncoderHandles {
+  EncoderActor encoder;
+  EncoderWorkerActor worker;  ///< to be asked to LoadEncoder; it ends with the encoder
+};
+/// Detached, both: the one computes, the other looks into the connector's store.
+[[nodiscard]] EncoderHandles spawn_encoder(caf::actor_system& system, const EncoderConfig& config,
+                                           std::shared_ptr<WorkerProgress> progress);
+
+/// It has no encoders before EncodersChanged.
+[[nodiscard]] EncoderRouterActor spawn_encoder_router(caf::actor_system& system);
+/// What encoders keep, for an EC connector of this process.
+[[nodiscard]] std::shared_ptr<RemoteOutputs> make_remote_outputs(caf::actor_system& system,
+                                                                 EncoderRouterActor router);
+
 /// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only; so may
 /// `kv_connector` and `ec_connector`: KV, and what encoders make, stays here; and
 /// `grammar_compiler`: structured requests end with an error.
@@ -109,21 +140,31 @@ struct SchedulerPeers {
     caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer);
 
 /// Its workers are detached: tokenising a long prompt takes milliseconds, or a client's own
-/// template as long as it may. They share `core`, which is constant.
+/// template as long as it may. They share `core`, which is constant. `encoder_router`: has pictures
+/// encoded before the Scheduler gets their request; null: the workers do it.
 [[nodiscard]] InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                                         std::shared_ptr<const InputProcessor> core,
                                                         std::size_t num_workers,
                                                         OutputProcessorActor output_processor,
-                                                        SchedulerActor scheduler);
+                                                        SchedulerActor scheduler,
+                                                        EncoderRouterActor encoder_router = {});
 
 struct RouterConfig {
-  std::size_t num_groups = 1;
+  std::vector<GroupRole> roles = {GroupRole::kBoth};  ///< of each group
+  std::int64_t min_split_tokens = 0;                  ///< as the Coordinator has it
   std::uint64_t seed = 0;  ///< of the keys of requests that bring no seed of their own
   std::uint64_t life = 0;  ///< counts the RequestRouters of this engine: no two draw the same keys
+  bool enable_adapters = false;
+  std::string adapter_directory;  ///< watched for adapters; empty: none
 };
 /// It has no engine before EngineReady.
 [[nodiscard]] RequestRouterActor spawn_request_router(caf::actor_system& system,
                                                       const RouterConfig& config);
+
+/// Detached: it reads a folder, every second. Ends with the RequestRouter, which gets what changes.
+[[nodiscard]] AdapterDirectoryActor spawn_adapter_directory(caf::actor_system& system,
+                                                            std::string folder,
+                                                            const RequestRouterActor& router);
 
 [[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
                                            const RequestRouterActor& router);

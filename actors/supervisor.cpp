@@ -35,7 +35,6 @@ using namespace std::chrono_literals;
 using namespace supervision;
 
 constexpr auto kConfirmDelay = 200ms;
-constexpr auto kLoadDeadline = 1h;
 constexpr auto kRetireDeadline = 24h * 365;
 
 /// The actors that the Supervisor's core knows by number.
@@ -142,10 +141,9 @@ void ask_for(Self self, const Handle& to, std::chrono::nanoseconds deadline,
 
 /// Asks a node for actors.
 template <class OnSpawned, class... Question>
-void ask_node(Self self, ActorId node, const std::string& who, OnSpawned on_spawned,
-              Question&&... question) {
-  ask(self, state(self).handles.get<NodeActor>(node), kControlDeadline,
-      std::forward<Question>(question)...)
+void ask_node(Self self, ActorId node, std::chrono::minutes deadline, const std::string& who,
+              OnSpawned on_spawned, Question&&... question) {
+  ask(self, state(self).handles.get<NodeActor>(node), deadline, std::forward<Question>(question)...)
       .then(
           [self, on_spawned](const Status& status, const ActorHandles& handles) {
             SpawnedActors spawned{.error = status.error, .actors = {}};
@@ -247,7 +245,7 @@ struct CommandRunner {
   }
   void operator()(const AskWorker& what) const {
     ask_node(
-        self, what.node, "worker " + std::to_string(what.question.rank),
+        self, what.node, kControlDeadline, "worker " + std::to_string(what.question.rank),
         [self = self, what](const SpawnedActors& spawned) {
           state(self).core->worker_spawned(now_seconds(), what.incarnation, what.question, spawned);
         },
@@ -275,7 +273,8 @@ struct CommandRunner {
   }
   void operator()(const AskRole& what) const {
     ask_node(
-        self, what.node, "the " + std::string(spec_of(what.question.role).name),
+        self, what.node, what.question.role == Role::kEncoder ? kLoadDeadline : kControlDeadline,
+        "the " + std::string(spec_of(what.question.role).name),
         [self = self, question = what.question](const SpawnedActors& spawned) {
           state(self).core->role_spawned(now_seconds(), question, spawned);
         },
@@ -307,6 +306,9 @@ struct CommandRunner {
   void operator()(const SendRouter& what) const {
     send(self, get<NodeActor>(what.node), RouterReady{},
          ActorHandles{supervisor.handles.get(what.router)});
+  }
+  void operator()(const SendEncoders& what) const {
+    send(self, get<NodeActor>(what.node), what.message, supervisor.handles.get_all(what.encoders));
   }
   void operator()(const WatchActor& what) const {
     const auto actor = get<caf::actor>(what.actor);
@@ -473,6 +475,7 @@ Result<void> begin(Self self) {
   ASSIGN_OR_RETURN(supervisor.sampling_defaults, sampling_defaults(generation, options.model));
   ASSIGN_OR_RETURN(supervisor.answer_defaults, answer_defaults(options));
   ASSIGN_OR_RETURN(Topology topology, options_topology(options));
+  RETURN_IF_ERROR(check_encoders(options));
   const bool single_process = topology.nodes.size() == 1 && topology.nodes.front().name.empty();
   std::string identity;
   if (!single_process) {

@@ -7,6 +7,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/ec_transfer/factory.hpp"
+#include "runtime/ec_transfer/remote_outputs.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/worker/model_runner.hpp"
@@ -19,7 +20,7 @@ struct WorkerState {
   static inline const char* name = "worker";
   std::unique_ptr<ModelRunner> runner;
   std::uint32_t incarnation = 0;  ///< of the engine that it serves
-  std::string kv_transfer_config;
+  WorkerTransfer transfer;
 };
 
 /// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
@@ -51,9 +52,9 @@ void crash_on(const SchedulerOutput& step, CrashToken crash) {
 using Self = WorkerActor::stateful_pointer<WorkerState>;
 
 /// Runs a method that is called on all workers.
-struct MethodRunner {
-  Self self;
-  std::int32_t rank;
+class MethodRunner {
+ public:
+  MethodRunner(Self worker, std::int32_t its_rank) : self(worker), rank(its_rank) {}
 
   Result<WorkerResult> operator()(const LoadModel& load) const {
     const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
@@ -69,7 +70,7 @@ struct MethodRunner {
       ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
     }
     ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
-                     parse_connector_config(ConnectorKind::kKV, state(self).kv_transfer_config));
+                     parse_connector_config(ConnectorKind::kKV, state(self).transfer.config));
     const KVConnectorKind* kv_connector = nullptr;
     if (kv_transfer.is_enabled()) {
       ASSIGN_OR_RETURN(kv_connector, find_kv_connector(kv_transfer));
@@ -80,13 +81,20 @@ struct MethodRunner {
     ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
     const ModelLoaded loaded = runner->describe();
     if (connector != nullptr && runner->encoder() != nullptr) {
-      ASSIGN_OR_RETURN(auto worker, connector->create_worker({transfer, loaded.encoder_key}));
+      ASSIGN_OR_RETURN(auto worker,
+                       connector->create_worker(
+                           {transfer, loaded.encoder_key, state(self).transfer.remote_outputs}));
       RETURN_IF_ERROR(runner->set_ec_connector(std::move(worker)));
     }
     if (kv_connector != nullptr) {
       ASSIGN_OR_RETURN(std::string identity, model_identity(options, loaded));
-      ASSIGN_OR_RETURN(auto worker, kv_connector->create_worker(
-                                        {kv_transfer, std::move(identity), options.parallel}));
+      const WorkerTransfer& with = state(self).transfer;
+      ASSIGN_OR_RETURN(auto worker,
+                       kv_connector->create_worker({.config = kv_transfer,
+                                                    .model_identity = std::move(identity),
+                                                    .parallel = options.parallel,
+                                                    .host = with.host,
+                                                    .credentials = with.credentials}));
       runner->add_extension(make_connector_extension(std::move(worker)));
     }
     return WorkerResult{loaded};
@@ -102,6 +110,30 @@ struct MethodRunner {
     RETURN_IF_ERROR(state(self).runner->warm_up());
     return WorkerResult{};
   }
+  Result<WorkerResult> operator()(const LoadAdapter& load) const {
+    ASSIGN_OR_RETURN(AdapterCache* const adapters, adapter_cache());
+    ASSIGN_OR_RETURN(LoraRequest loaded, adapters->load(load));
+    return WorkerResult{AdapterList{{std::move(loaded)}}};
+  }
+  Result<WorkerResult> operator()(const UnloadAdapter& unload) const {
+    ASSIGN_OR_RETURN(AdapterCache* const adapters, adapter_cache());
+    adapters->unload(unload.name);
+    return WorkerResult{};
+  }
+  Result<WorkerResult> operator()(const ListAdapters&) const {
+    ASSIGN_OR_RETURN(AdapterCache* const adapters, adapter_cache());
+    return WorkerResult{AdapterList{adapters->list()}};
+  }
+
+ private:
+  [[nodiscard]] Result<AdapterCache*> adapter_cache() const {
+    CHECK(state(self).runner != nullptr);
+    if (AdapterCache* const adapters = state(self).runner->adapters()) return adapters;
+    return Error{ErrorCode::kUnsupported, "adapters are not enabled, see enable-lora"};
+  }
+
+  Self self;
+  std::int32_t rank;
 };
 
 /// One of the two phases of a step, or both: the sender gets what came of it. None: the step is
@@ -127,9 +159,8 @@ void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint
 
 WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
-                                           CrashToken crash,
-                                           const std::string& kv_transfer_config) {
-  state(self).kv_transfer_config = kv_transfer_config;
+                                           CrashToken crash, const WorkerTransfer& transfer) {
+  state(self).transfer = transfer;
   return {
       [self, rank](const WorkerRpc& rpc) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
@@ -180,9 +211,9 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                          std::shared_ptr<WorkerProgress> progress, CrashToken crash,
-                         std::string kv_transfer_config) {
+                         WorkerTransfer transfer) {
   return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash,
-                                     std::move(kv_transfer_config));
+                                     std::move(transfer));
 }
 
 }  // namespace troupe

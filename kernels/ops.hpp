@@ -40,6 +40,9 @@ enum class QuantizedType : std::uint8_t {
   kNone,
   kInt8,  ///< q in [-128, 127]
   kInt4,  ///< q in [-8, 7]
+  /// q is twice a number of E2M1 (OCP microscaling formats): 0, 1, 2, 3, 4, 6, 8 or 12 with a sign.
+  /// Scales are 0 or powers of 2, from 2^-126 to 2^126, and there are no minimums.
+  kFp4,
 };
 
 /// Shape and format of a weight matrix in the backend's own layout.
@@ -53,11 +56,12 @@ struct WeightSpec {
   /// layers use 4, so that 1, 2 and 4 tensor-parallel workers add the same numbers in the same
   /// order: a worker that holds 4 / T of the parts computes one subtree.
   std::int32_t k_shards = 1;
-  /// If not kNone, `type` and `mode` are ignored. Activations are quantised, too, separately for
-  /// each group of a row, symmetric to 8 bits; sums within a group are exact, and groups are added
-  /// in order, so that all instruction sets compute the same bits.
+  /// If not kNone, `type` and `mode` are ignored. With integers, activations are quantised, too,
+  /// separately for each group of a row, symmetric to 8 bits; sums within a group are exact, and
+  /// groups are added in order, so that all instruction sets compute the same bits. Numbers of
+  /// kFp4 are widened, and multiplied as wide ones in mode kF32 are, to the same bits.
   QuantizedType quantized = QuantizedType::kNone;
-  std::int32_t group_size = 0;  ///< kInt8: a multiple of 16 up to 16384; kInt4: of 32
+  std::int32_t group_size = 0;  ///< kInt8: a multiple of 16 up to 16384; kInt4: of 32; kFp4: any
   bool has_minimums = false;
   /// For gated_mlp: the first half of the rows is the gate, the other half `up`.
   bool is_gated = false;
@@ -75,8 +79,9 @@ struct WeightSpec {
 /// Rows of a quantised matrix, the input of pack_quantized_rows.
 struct QuantizedRows {
   const std::int8_t* values = nullptr;  ///< [num_rows, num_cols]
-  const float* scales = nullptr;        ///< [num_rows, k_shards * groups_per_shard], kept as f16
-  const float* minimums = nullptr;      ///< as the scales; only with has_minimums
+  /// [num_rows, k_shards * groups_per_shard], kept as f16; of kFp4 as the exponents alone.
+  const float* scales = nullptr;
+  const float* minimums = nullptr;  ///< as the scales; only with has_minimums
   std::int64_t num_rows = 0;
 };
 
@@ -101,6 +106,14 @@ struct MatmulArgs {
 enum class Activation : std::uint8_t {
   kSilu,      ///< x / (1 + exp(-x))
   kGeluTanh,  ///< x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  /// x / (1 + exp(-alpha x)) of gates that are at most the limit; `up` is clamped between -limit
+  /// and limit, and 1 is added to it (gpt-oss).
+  kClampedSwish,
+};
+/// The constants of Activation::kClampedSwish.
+struct SwishClamp {
+  float alpha = 1.0f;
+  float limit = 0.0f;
 };
 
 /// x times the normal distribution's share below x (GELU, arXiv 1606.08415), or what comes near it.
@@ -121,49 +134,137 @@ struct GatedMlpArgs {
   PackedWeight gate_up;                 ///< [2 I, K], gated, one shard
   const float* gate_up_bias = nullptr;  ///< [2 I], or none
   Activation activation = Activation::kSilu;
+  SwishClamp clamp = {};
   PackedWeight down;                 ///< [N, I]
   const float* down_bias = nullptr;  ///< [N], or none
   Matrix out;                        ///< [M, N]
+  /// What adapters add to the first two products, before the activation: [M, 2 I], the gates first.
+  /// Without data: nothing.
+  ConstMatrix gate_up_update = {};
+  /// Where act(x gate^T) * (x up^T) is left as well, unrounded: [M, I]. Without data: nowhere.
+  Matrix hidden = {};
 };
 
-/// Chooses for each token the num_chosen experts with the largest logits, of equal ones the first,
-/// and their weights: the softmax of the token's logits at these, over all experts or, with
-/// normalises_weights, over the chosen ones. A pair is a token and one of its experts; pairs are
-/// sorted by expert, then by token. Pre: num_chosen <= kMaxChosenExperts, and <= num_experts.
+/// B of one of the matrices that an AdapterWeight stands for, transposed, and its place.
+struct AdapterPiece {
+  const void* b = nullptr;      ///< [rank, num_cols]
+  std::int32_t first_rank = 0;  ///< its rows of AdapterWeight::a begin here
+  std::int32_t rank = 0;        ///< at most as many as up to the next piece
+  std::int64_t first_col = 0;   ///< of the product
+  std::int64_t num_cols = 0;
+  float scaling = 1;
+};
+
+/// The low-rank update of a weight matrix by an adapter (LoRA, arXiv 2106.09685): x W^T becomes
+/// x W^T + scaling (x A^T) B^T. Where W is several matrices under each other, so is A, and each has
+/// a piece.
+struct AdapterWeight {
+  static constexpr std::int32_t kMaxPieces = 3;
+  static constexpr std::int32_t kRankStep = 4;  ///< of first_rank and num_ranks
+
+  const void* a = nullptr;  ///< [num_ranks, K], filled up with zeros; null: nothing is updated
+  std::int32_t num_ranks = 0;
+  std::int32_t num_pieces = 0;
+  AdapterPiece pieces[kMaxPieces];
+};
+
+/// The rows of a step that adapters apply to, sorted by adapter.
+struct AdapterRows {
+  const AdapterWeight* const* adapters = nullptr;  ///< [num_adapters]: of each, by target
+  const std::int32_t* first_row = nullptr;         ///< [num_adapters + 1], in the next two
+  const std::int32_t* rows = nullptr;              ///< [num_rows]: of x and of the product
+  const std::int32_t* adapter_of_row = nullptr;    ///< [num_rows]
+  std::int64_t num_adapters = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// out[i] = x[rows[i]] A^T, with the adapter of row i. The columns of x are k_shards equal parts,
+/// whose sums are added as a tree (WeightSpec::k_shards); each is computed element by element in an
+/// order that depends on its length only.
+struct AdapterShrinkArgs {
+  ConstMatrix x;  ///< [M, K]
+  AdapterRows rows;
+  std::int32_t target = 0;               ///< AdapterRows::adapters[i][target] is the weight
+  ElementType type = ElementType::kF32;  ///< of A and B
+  std::int32_t k_shards = 1;             ///< 1, 2 or 4
+  Matrix out;  ///< [num_rows, the most num_ranks]; what is behind an adapter's own is left
+};
+
+/// out[rows[i]] += scaling x[i] B^T, piece by piece, with the adapter of row i; summed over the
+/// ranks in order.
+struct AdapterExpandArgs {
+  ConstMatrix x;  ///< of AdapterShrinkArgs
+  AdapterRows rows;
+  std::int32_t target = 0;
+  ElementType type = ElementType::kF32;
+  Matrix out;  ///< [M, N], in place
+};
+
+/// How a router's logits become experts and their weights.
+struct ExpertRouting {
+  std::int64_t num_chosen = 0;  ///< for each token
+  /// Scores are sigmoid(logit), each by itself; else the softmax over all experts.
+  bool is_sigmoid = false;
+  /// The weights are divided by their sum: for softmax, it is over the chosen experts alone.
+  bool normalises_weights = false;
+  float weight_scale = 1.0f;  ///< of the weights behind that
+  /// Tokens' rows are multiplied by the weights before they enter the experts; what comes out is
+  /// added as it is (Llama 4).
+  bool scales_input = false;
+  /// num_groups > 1: experts are chosen from the num_chosen_groups groups, of equal numbers of
+  /// neighbours, whose best scores (the sums of their two best, with sums_two_best) are the largest
+  /// (DeepSeek-V2, arXiv 2405.04434; V3, arXiv 2412.19437).
+  std::int64_t num_groups = 1;
+  std::int64_t num_chosen_groups = 1;
+  bool sums_two_best = false;
+  /// [num_experts], added to the scores by which groups and experts are chosen, not to weights; or
+  /// none.
+  const float* choice_bias = nullptr;
+};
+
+/// Chooses for each token the num_chosen experts with the largest scores, of equal ones the first,
+/// and their weights (ExpertRouting). A pair is a token and one of its experts; pairs are
+/// sorted by expert, then by token. Pre: num_chosen <= kMaxChosenExperts, and no more than the
+/// experts of the chosen groups; num_groups <= kMaxExpertGroups.
 struct RouteExpertsArgs {
   ConstMatrix logits;  ///< [num_tokens, num_experts]
-  std::int64_t num_chosen = 0;
-  bool normalises_weights = false;
+  ExpertRouting routing;
   std::int32_t* experts = nullptr;     ///< [num_tokens, num_chosen], ascending
   float* weights = nullptr;            ///< [num_tokens, num_chosen], in that order
+  float* pair_weights = nullptr;       ///< [num_tokens * num_chosen]: of each pair
   std::int32_t* pairs = nullptr;       ///< [num_tokens, num_chosen]: the numbers of these pairs
   std::int32_t* first_pair = nullptr;  ///< [num_experts + 1]: of each expert
   std::int32_t* tokens = nullptr;      ///< [num_tokens * num_chosen]: of each pair
 };
 inline constexpr std::int64_t kMaxChosenExperts = 32;
+inline constexpr std::int64_t kMaxExpertGroups = 64;
 
-/// out[p] = the gated MLP of pair p's expert (GatedMlpArgs, without biases) for row tokens[p] of x.
-/// The experts' weights have the same format.
+/// out[p] = the gated MLP of pair p's expert (GatedMlpArgs, without down_bias) for row tokens[p] of
+/// x. The experts' weights have the same format. Rows of experts without weights stay as they are.
 struct ExpertsMlpArgs {
   ConstMatrix x;  ///< [num_tokens, K]
   WeightSpec gate_up;
   WeightSpec down;
-  const std::byte* const* gate_up_data = nullptr;  ///< [num_experts]: PackedWeight::data
-  const std::byte* const* down_data = nullptr;     ///< [num_experts]
+  const std::byte* const* gate_up_data = nullptr;  ///< [num_experts]: PackedWeight::data, or null
+  const std::byte* const* down_data = nullptr;     ///< [num_experts]: the same
+  const float* const* gate_up_biases = nullptr;    ///< [num_experts]: each [2 I]; or none
   std::int64_t num_experts = 0;
   const std::int32_t* first_pair = nullptr;  ///< as in RouteExpertsArgs
-  const std::int32_t* tokens = nullptr;
+  const std::int32_t* tokens = nullptr;      ///< null: x has a row for each pair
   Activation activation = Activation::kSilu;
+  SwishClamp clamp = {};
   Matrix out;  ///< [num_pairs, N]
 };
 
-/// out[t] = sum over the pairs p of t of weight * rows[p], in the order of the experts.
+/// out[t] = sum over the pairs p of t of weight * (rows[p] + bias), in the order of the experts.
 struct AddExpertsArgs {
   ConstMatrix rows;  ///< [num_pairs, C]
   std::int64_t num_chosen = 0;
   const std::int32_t* pairs = nullptr;  ///< as in RouteExpertsArgs
-  const float* weights = nullptr;
-  Matrix out;  ///< [num_tokens, C]
+  const float* weights = nullptr;       ///< the same; null: all are 1
+  const std::int32_t* experts = nullptr;
+  const float* const* biases = nullptr;  ///< [num_experts]: each [C]; or none
+  Matrix out;                            ///< [num_tokens, C]
 };
 
 /// out[t] = table[ids[t]] * scale. ids: [num_tokens], each in [0, table.num_rows).
@@ -174,10 +275,11 @@ struct EmbeddingArgs {
   Matrix out;
 };
 
-/// out[i] = x[rows[i]]. rows: [out.num_rows], each in [0, x.num_rows).
+/// out[i] = factors[i] * x[rows[i]]. rows: [out.num_rows], each in [0, x.num_rows); null: i.
 struct GatherRowsArgs {
   ConstMatrix x;
   const std::int32_t* rows = nullptr;
+  const float* factors = nullptr;  ///< [out.num_rows]; null: 1
   Matrix out;
 };
 
@@ -333,9 +435,12 @@ enum class RopeStyle : std::uint8_t {
 /// - q and k: RMSNorm if a weight is given (qk-norm), as in RmsNormArgs;
 /// - then RoPE (arXiv 2104.09864): each pair (a, b) of the first rotary_dim elements is rotated by
 ///   its position's angle to (a cos - b sin, b cos + a sin);
+/// - q and k: with norms_rotated, x / sqrt(mean(x^2) + norm_eps) (the L2 norm of Llama 4);
+/// - q: with q_scales, q_scales[position] times it;
 /// - k[t] and v[t] are written to slot slots[t] = block * block_size + offset in block. A negative
 ///   slot means that the token is not written; its q is prepared nevertheless.
-/// q is changed in place, k and v are not modified. Pre: head_dim <= kMaxHeadDim.
+/// q is changed in place, k and v are not modified; v is not read where the cache has latent
+/// vectors. Pre: head_dim <= kMaxHeadDim, of latent vectors kMaxLatentKeyDim.
 struct RopeAndWriteKvArgs {
   Heads q;                               ///< [num_tokens, num_heads, head_dim]
   ConstHeads k;                          ///< [num_tokens, num_kv_heads, head_dim]
@@ -344,12 +449,14 @@ struct RopeAndWriteKvArgs {
   const float* k_norm_weight = nullptr;  ///< [head_dim], or none
   float norm_weight_offset = 0.0f;
   float norm_eps = 1e-6f;
-  std::int64_t rotary_dim = 0;  ///< even, at most head_dim; 0: the next four are ignored
+  std::int64_t rotary_dim = 0;  ///< even, at most head_dim; 0: nothing is rotated
   RopeStyle style = RopeStyle::kNeox;
   const std::int32_t* positions = nullptr;  ///< [num_tokens], each in [0, max_position)
   const float* cos = nullptr;               ///< [max_position, rotary_dim / 2]
   const float* sin = nullptr;               ///< [max_position, rotary_dim / 2]
-  const std::int64_t* slots = nullptr;      ///< [num_tokens]
+  bool norms_rotated = false;
+  const float* q_scales = nullptr;      ///< [max_position], or none
+  const std::int64_t* slots = nullptr;  ///< [num_tokens]
   KvCacheView cache;
 };
 
@@ -367,8 +474,9 @@ struct TwoWaySpan {
 /// The queries of sequence s are rows query_start_loc[s] .. query_start_loc[s + 1] - 1 of q and are
 /// its last tokens: the last one is at position seq_lens[s] - 1; there may be none. KV head h
 /// serves the query heads h * G .. h * G + G - 1, G = num_heads / num_kv_heads.
-/// Pre: this step's K and V are written; head_dim <= kMaxHeadDim; a span that holds a query's
-/// position ends with the sequence's last token or before it.
+/// Pre: this step's K and V are written; head_dim <= kMaxHeadDim, of latent vectors
+/// kMaxLatentKeyDim and latent_dim <= kMaxHeadDim; a span that holds a query's position ends with
+/// the sequence's last token or before it.
 struct AttentionArgs {
   ConstHeads q;  ///< [num_queries, num_heads, head_dim]
   KvCacheView cache;
@@ -381,13 +489,18 @@ struct AttentionArgs {
   std::int64_t num_seqs = 0;
   float scale = 1.0f;
   std::int32_t sliding_window = 0;  ///< w > 0: a token attends to itself and the w - 1 before it
-  float logit_softcap = 0.0f;       ///< c > 0: scores become c tanh(score / c)
+  /// c > 0: a token attends to itself and those before it in its chunk of c tokens, which are
+  /// counted from position 0.
+  std::int32_t local_chunk = 0;
+  float logit_softcap = 0.0f;  ///< c > 0: scores become c tanh(score / c)
+  /// [num_heads], or none: of each head the score of one more key, whose value is 0 (gpt-oss).
+  const float* sinks = nullptr;
   /// Of sequence s the spans span_start_loc[s] .. span_start_loc[s + 1] - 1, in order, none
   /// overlapping. A token in one sees all of it, beside what it sees anyway: a window does not cut
   /// a span. Null: there are none.
   const TwoWaySpan* two_way_spans = nullptr;
   const std::int32_t* span_start_loc = nullptr;  ///< [num_seqs + 1], from 0
-  Heads out;                                     ///< [num_queries, num_heads, head_dim]
+  Heads out;                                     ///< [num_queries, num_heads, cache.value_dim()]
 };
 
 /// The positions that a query sees, [first, last].
@@ -400,6 +513,7 @@ TROUPE_INLINE VisibleRange visible_range(const AttentionArgs& args, std::int64_t
   VisibleRange range{0, position};
   if (args.sliding_window > 0 && position >= args.sliding_window)
     range.first = position - args.sliding_window + 1;
+  if (args.local_chunk > 0) range.first = position / args.local_chunk * args.local_chunk;
   if (args.two_way_spans == nullptr) return range;
   for (std::int32_t i = args.span_start_loc[seq]; i < args.span_start_loc[seq + 1]; ++i) {
     const TwoWaySpan& span = args.two_way_spans[i];
@@ -410,12 +524,13 @@ TROUPE_INLINE VisibleRange visible_range(const AttentionArgs& args, std::int64_t
   return range;
 }
 inline constexpr std::int64_t kMaxHeadDim = 512;
+inline constexpr std::int64_t kMaxLatentKeyDim = kMaxHeadDim + 128;
 
 /// The properties that determine the workspace of attention.
 struct AttentionShape {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;  ///< of the values
   std::int64_t max_seq_len = 0;
 };
 
@@ -445,6 +560,8 @@ struct AttentionShape {
   X(std::int64_t, gated_mlp_workspace_bytes,                                                       \
     (const WeightSpec& gate_up, const WeightSpec& down, std::int64_t max_rows))                    \
   X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
+  X(void, adapter_shrink, (const OpContext& context, const AdapterShrinkArgs& args))               \
+  X(void, adapter_expand, (const OpContext& context, const AdapterExpandArgs& args))               \
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
   X(void, copy_rows, (const OpContext& context, const CopyRowsArgs& args))                         \

@@ -95,9 +95,9 @@ struct StoredMatrix {
 };
 
 /// The KV pages of one layer: num_blocks pages of block_bytes() each, page b at data + b *
-/// page_stride(). A page holds keys and values of block_size tokens for all KV heads; its layout is
-/// private to rope_and_write_kv and attention. Copying a page's bytes copies its tokens. Pages need
-/// no initialisation: attention reads only slots that were written.
+/// page_stride(). A page holds keys and values of block_size tokens for all KV heads, or latent
+/// vectors; its layout is private to rope_and_write_kv and attention. Copying a page's bytes copies
+/// its tokens. Pages need no initialisation: attention reads only slots that were written.
 struct KvCacheView {
   void* data = nullptr;
   ElementType type = ElementType::kF32;
@@ -106,13 +106,20 @@ struct KvCacheView {
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t padded_page_bytes = 0;  ///< 0: a page ends with its content
+  /// Not 0: latent vectors (MLA): a value is the last latent_dim elements of its key, and stored
+  /// nowhere else.
+  std::int64_t latent_dim = 0;
 
+  /// Elements of a value.
+  [[nodiscard]] constexpr std::int64_t value_dim() const noexcept {
+    return latent_dim != 0 ? latent_dim : head_dim;
+  }
   /// Keys, or values, of one head in one block.
   [[nodiscard]] constexpr std::int64_t head_bytes() const noexcept {
     return block_size * (head_dim * element_bytes(type) + scale_bytes(type));
   }
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept {
-    return 2 * num_kv_heads * head_bytes();
+    return (latent_dim != 0 ? 1 : 2) * num_kv_heads * head_bytes();
   }
   [[nodiscard]] constexpr std::int64_t page_stride() const noexcept {
     return padded_page_bytes != 0 ? padded_page_bytes : block_bytes();

@@ -40,6 +40,9 @@ using SchedulerActor = ActorOf<
     PauseStatus(PauseScheduler),       // Pause; the reply is sent when nothing runs.
     PauseStatus(ResumeScheduler),      // Resume scheduling.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
+    AdapterReply(LoadAdapter),         // This and the next two go to all workers.
+    AdapterReply(UnloadAdapter),
+    AdapterReply(ListAdapters),
     void(ModelRunnerOutput),           // The result of the step in flight.
     void(StepFailed),                  // The step in flight failed.
     void(GrammarCompiled),             // To itself: the grammar of a structured request is compiled.
@@ -55,7 +58,8 @@ using KVCacheManagerActor = ActorOf<
     BlockOps(GetBlockOps),             // Copies and zeroing of blocks before the step runs.
     BlockTableRead(ReadBlockTable),    // The block table of a finished request.
     InvalidBlocksFound(FindInvalidBlocks),  // Valid prefix of these requests without the given blocks.
-    PrefixCacheReset(ResetPrefixCache)>;  // Clear the prefix cache.
+    PrefixCacheReset(ResetPrefixCache),  // Clear the prefix cache.
+    void(KVEventBatch)>;               // Events of the Scheduler's KV connector, for the publisher.
 
 /// Publishes KV cache events.
 using KVEventPublisherActor = ActorOf<
@@ -67,6 +71,23 @@ using EncoderCacheManagerActor = ActorOf<
     EncoderInputsPlanned(PlanEncoderInputs),        // Find the items that a range of a prompt needs encoded.
     FreedEncoderOutputs(TakeFreedEncoderOutputs)>;  // Evicted outputs that the workers can free.
 
+/// Runs the model's encoder of pictures, apart from the workers, and keeps its outputs where those
+/// find them.
+using EncoderActor = ActorOf<
+    ItemEncoded(EncodeItem),           // Encode an item, unless its output is there.
+    EncoderOutputFound(FindEncoderOutput)>;  // The output of an item, if it is there.
+
+/// What computes for an Encoder.
+using EncoderWorkerActor = ActorOf<
+    Status(LoadEncoder),               // Load the model's encoder.
+    ItemEncoded(EncodeItem)>;          // Encode an item and save its output.
+
+/// One in each process that uses encoders: chooses the encoder of each item.
+using EncoderRouterActor = ActorOf<
+    void(EncodersChanged, ActorHandles),     // The encoders that there are, with their handles.
+    Status(EncodeItems),               // Have these items encoded.
+    EncoderOutputFound(FindEncoderOutput)>;  // Ask the encoders for an output.
+
 /// Detokenizes; merges the samples of a request.
 using OutputProcessorActor = ActorOf<
     Status(Subscribe),                 // Send the RequestOutputs of every step to the sender.
@@ -76,7 +97,7 @@ using OutputProcessorActor = ActorOf<
 
 /// Validates and tokenizes requests, on several worker threads.
 using InputProcessorActor = ActorOf<
-    void(GenerateRequest),             // Prepare and start a request; an error goes to the sender as RequestOutputs.
+    void(SubmitRequest),               // Prepare and start a request; an error goes to the sender as RequestOutputs.
     void(AbortRequests),               // The client has disconnected: abort these here and in all later actors.
     RenderReply(RenderRequest)>;       // Render or tokenize a prompt without running it.
 
@@ -111,6 +132,8 @@ using RequestRouterActor = ActorOf<
     PauseStatus(PauseScheduler),       // Forwarded to each Scheduler, including those that start later.
     PauseStatus(ResumeScheduler),      // Forwarded to each Scheduler.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
+    AdapterReply(LoadAdapter),         // Load an adapter in each group; requests may name it then.
+    AdapterReply(UnloadAdapter),       // New requests cannot name it any more.
     void(RequestOutputs),              // What a step produced, as text.
     void(EngineLost),                  // The engine of a group has ended: its requests are resubmitted.
     void(EngineReady, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
@@ -123,18 +146,24 @@ using RequestRouterActor = ActorOf<
     void(DrainProgress),               // To itself: the drain timeout has passed.
     void(WakeUp)>;                     // To itself: check the deadlines of waiting requests.
 
+/// Watches a folder of adapters.
+using AdapterDirectoryActor = ActorOf<
+    void(WakeUp)>;                     // To itself: look again.
+
 /// The HTTP server. Messages of its threads pass through it to the RequestRouter.
 using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
     void(SubmitRequest),               // From the server's threads: a client's request.
     void(AbortRequests),               // From the server's threads: disconnected clients.
-    RenderReply(RenderRequest),        // This and the next six are forwarded.
+    RenderReply(RenderRequest),        // This and the next eight are forwarded.
     CachesReset(ResetCaches),
     PauseStatus(PauseScheduler),
     PauseStatus(ResumeScheduler),
     PauseStatus(AskPaused),
     Status(DrainGroup),
     TopologyStatus(AskTopology),
+    AdapterReply(LoadAdapter),
+    AdapterReply(UnloadAdapter),
     void(RequestOutputs),              // What a step produced, as text.
     void(RouterReport),                // State changes of the groups.
     void(RouterReady, ActorHandles),   // A new RequestRouter: requests go there.
@@ -151,6 +180,7 @@ using NodeActor = ActorOf<
     void(OpenRings),                   // From the Executor's node: connect a Worker's step rings.
     void(GroupRecord),                 // State of a serving group, kept for the next Supervisor.
     void(RouterReady, ActorHandles),   // For the node's Frontend: a new RequestRouter.
+    void(EncodersChanged, ActorHandles),  // For the node's EncoderRouter: the encoders that there are.
     void(CheckNodes),                  // To itself: check that the Supervisor and the other nodes are alive.
     void(LeaveNode)>;                  // End every actor of the node.
 

@@ -205,16 +205,17 @@ struct EngineRefused {
 };
 TROUPE_MESSAGE(EngineRefused, group, incarnation)
 
-/// The group that a client prefers for a request.
+/// What a client says of a request's place: its group, and where its KV comes from or goes to.
 struct Placement {
   std::optional<std::int32_t> data_parallel_rank;
   std::string session_id;  ///< requests of a session go to the same group; empty: no session
+  std::string kv_transfer_params;  ///< as in EngineCoreRequest
   bool operator==(const Placement&) const = default;
 };
-TROUPE_MESSAGE(Placement, data_parallel_rank, session_id)
+TROUPE_MESSAGE(Placement, data_parallel_rank, session_id, kv_transfer_params)
 
-/// A client -> RequestRouter: a request; its RequestOutputs go to the sender. The client chooses
-/// the id, which must differ from those of its other live requests.
+/// A client -> RequestRouter -> InputProcessor: a request; its RequestOutputs go to the sender. The
+/// client chooses the id, which must differ from those of its other live requests.
 struct SubmitRequest {
   GenerateRequest request;
   Placement placement;
@@ -286,26 +287,30 @@ TROUPE_MESSAGE(TopologyStatus, groups, nodes)
 /// state: RouterReport, and the RequestOutputs of every step for their statistics. Answered with
 /// FrontendConnected.
 struct ConnectFrontend {
+  /// Those that the RequestRouter before this one has told it of.
+  std::optional<AdapterList> adapters;
   bool operator==(const ConnectFrontend&) const = default;
 };
-TROUPE_MESSAGE(ConnectFrontend)
+TROUPE_MESSAGE(ConnectFrontend, adapters)
 
 struct FrontendConnected {
   std::uint64_t keys_seed = 0;  ///< for the keys of its requests (RequestKeys)
   std::uint64_t key_stream = 0;
-  bool healthy = true;  ///< as in RouterReport
+  bool healthy = true;                  ///< as in RouterReport
+  std::optional<AdapterList> adapters;  ///< none: no engine has told yet
   bool operator==(const FrontendConnected&) const = default;
 };
-TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy)
+TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy, adapters)
 
 /// RequestRouter -> Frontend: state changes of the groups.
 struct RouterReport {
   bool healthy = true;                      ///< some group serves
   std::optional<std::uint32_t> lost_group;  ///< whose engine has ended
   std::uint64_t num_resubmitted = 0;        ///< requests that were moved to another engine
+  std::optional<AdapterList> adapters;      ///< all of them, if they have changed
   bool operator==(const RouterReport&) const = default;
 };
-TROUPE_MESSAGE(RouterReport, healthy, lost_group, num_resubmitted)
+TROUPE_MESSAGE(RouterReport, healthy, lost_group, num_resubmitted, adapters)
 
 /// Supervisor -> the Frontend's node -> Frontend, with its handle: a new RequestRouter.
 struct RouterReady {

@@ -58,7 +58,8 @@ struct PlanEncoderInputs {
   std::int32_t budget = 0;          ///< embeddings that may still be computed in this step
   /// Items whose outputs the EC connector has: they are loaded, and take none of the budget.
   std::vector<std::int32_t> external_items;
-  std::vector<std::int32_t> pending_items;  ///< items of which it does not know that yet
+  /// Items of which it does not know that yet, or that are encoded ahead.
+  std::vector<std::int32_t> pending_items;
   bool operator==(const PlanEncoderInputs&) const = default;
 };
 TROUPE_MESSAGE(PlanEncoderInputs, updates, id, num_computed_tokens, num_new_tokens, shift,
@@ -72,12 +73,14 @@ struct EncoderInputsPlanned {
   std::int32_t num_embeds = 0;           ///< of `items`
   std::int32_t num_cached = 0;           ///< items whose output was there
   std::vector<std::int32_t> external_items;  ///< to load
-  bool is_pending = false;  ///< ends before an item of which the EC connector knows nothing yet
-  bool mismatch = false;    ///< an identifier occurs with items of different sizes
+  /// One of PlanEncoderInputs::pending_items, before which it ends; -1: none.
+  std::int32_t pending_item = -1;
+  [[nodiscard]] bool is_pending() const noexcept { return pending_item >= 0; }
+  bool mismatch = false;  ///< an identifier occurs with items of different sizes
   bool operator==(const EncoderInputsPlanned&) const = default;
 };
 TROUPE_MESSAGE(EncoderInputsPlanned, num_new_tokens, items, duplicates, num_embeds, num_cached,
-               mismatch, external_items, is_pending)
+               mismatch, external_items, pending_item)
 
 /// Finds the outputs evicted since the last query (and not cached again).
 struct TakeFreedEncoderOutputs {

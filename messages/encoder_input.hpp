@@ -1,7 +1,10 @@
 #pragma once
 // MultiModalFeature::data: one item for an encoder, an array of float32. All little endian: the
-// number of dimensions and each dimension (64 bits), then the values, row major.
+// number of dimensions and each dimension (64 bits), then the values, row major. Or, a quarter as
+// large, with kHasLevels added to the number of dimensions: of each index of the first dimension
+// the values of 256 levels (float32), then a level for each value (8 bits).
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,20 +13,33 @@
 #include <span>
 #include <vector>
 
+#include "messages/request.hpp"
+
 namespace troupe {
+
+/// How many of an item's tokens are embeddings: the rows that its encoder makes.
+[[nodiscard]] inline std::int32_t num_embeds(const MultiModalFeature& item) {
+  if (item.is_embed.empty()) return item.length;
+  return static_cast<std::int32_t>(
+      std::count_if(item.is_embed.begin(), item.is_embed.end(), [](auto x) { return x != 0; }));
+}
 
 /// An array in a feature's data, which it refers to.
 struct EncoderInput {
   std::vector<std::int64_t> shape;
   std::span<const float> values;
+  std::vector<float> widened;  ///< what `values` refers to, if the data has levels
 };
 
-/// Pre: the product of `shape` is the number of values.
-[[nodiscard]] inline std::shared_ptr<const std::vector<char>> pack_encoder_input(
-    std::span<const std::int64_t> shape, std::span<const float> values) {
-  const auto num_dims = static_cast<std::int64_t>(shape.size());
+inline constexpr std::int64_t kHasLevels = std::int64_t{1} << 32;
+inline constexpr std::size_t kNumLevels = 256;
+
+namespace internal {
+[[nodiscard]] inline std::shared_ptr<const std::vector<char>> pack_array(
+    std::int64_t num_dims, std::span<const std::int64_t> shape, std::span<const float> values,
+    std::span<const std::uint8_t> levels) {
   auto data = std::make_shared<std::vector<char>>(sizeof(num_dims) + shape.size_bytes() +
-                                                  values.size_bytes());
+                                                  values.size_bytes() + levels.size_bytes());
   char* out = data->data();
   const auto append = [&out](const void* from, std::size_t num_bytes) {
     if (num_bytes > 0) std::memcpy(out, from, num_bytes);
@@ -32,7 +48,23 @@ struct EncoderInput {
   append(&num_dims, sizeof(num_dims));
   append(shape.data(), shape.size_bytes());
   append(values.data(), values.size_bytes());
+  append(levels.data(), levels.size_bytes());
   return data;
+}
+}  // namespace internal
+
+/// Pre: the product of `shape` is the number of values.
+[[nodiscard]] inline std::shared_ptr<const std::vector<char>> pack_encoder_input(
+    std::span<const std::int64_t> shape, std::span<const float> values) {
+  return internal::pack_array(static_cast<std::int64_t>(shape.size()), shape, values, {});
+}
+
+/// level_values: [shape[0], kNumLevels]. Pre: the product of `shape` is the number of levels.
+[[nodiscard]] inline std::shared_ptr<const std::vector<char>> pack_encoder_levels(
+    std::span<const std::int64_t> shape, std::span<const float> level_values,
+    std::span<const std::uint8_t> levels) {
+  return internal::pack_array(kHasLevels + static_cast<std::int64_t>(shape.size()), shape,
+                              level_values, levels);
 }
 
 /// Nothing: it is not such data.
@@ -42,22 +74,40 @@ struct EncoderInput {
   if (data.size() < sizeof(num_dims)) return std::nullopt;
   std::memcpy(&num_dims, data.data(), sizeof(num_dims));
   data = data.subspan(sizeof(num_dims));
+  const bool has_levels = num_dims >= kHasLevels;
+  if (has_levels) num_dims -= kHasLevels;
   if (num_dims < 0 || num_dims > kMaxDims) return std::nullopt;
   EncoderInput input;
   input.shape.resize(static_cast<std::size_t>(num_dims));
   const std::size_t shape_bytes = input.shape.size() * sizeof(std::int64_t);
   if (data.size() < shape_bytes) return std::nullopt;
-  std::memcpy(input.shape.data(), data.data(), shape_bytes);
+  if (shape_bytes > 0) std::memcpy(input.shape.data(), data.data(), shape_bytes);
   data = data.subspan(shape_bytes);
-  const auto num_left = static_cast<std::int64_t>(data.size() / sizeof(float));
+  const std::size_t value_bytes = has_levels ? sizeof(std::uint8_t) : sizeof(float);
+  const auto num_left = static_cast<std::int64_t>(data.size() / value_bytes);
   std::int64_t count = 1;
   for (const std::int64_t size : input.shape) {
     if (size < 0 || (size > 0 && count > num_left / size)) return std::nullopt;
     count *= size;
   }
-  if (static_cast<std::size_t>(count) * sizeof(float) != data.size()) return std::nullopt;
-  // The values follow on 64-bit numbers, so they are aligned as the vector's memory is.
-  input.values = {reinterpret_cast<const float*>(data.data()), static_cast<std::size_t>(count)};
+  const auto num_values = static_cast<std::size_t>(count);
+  // What follows on 64-bit numbers is aligned as the vector's memory is.
+  const auto* const floats = reinterpret_cast<const float*>(data.data());
+  if (!has_levels) {
+    if (num_values * sizeof(float) != data.size()) return std::nullopt;
+    input.values = {floats, num_values};
+    return input;
+  }
+  if (input.shape.empty() || num_values == 0) return std::nullopt;
+  const auto num_rows = static_cast<std::size_t>(input.shape.front());
+  const std::size_t table_bytes = num_rows * kNumLevels * sizeof(float);
+  if (table_bytes + num_values != data.size()) return std::nullopt;
+  const auto* level = reinterpret_cast<const std::uint8_t*>(data.data() + table_bytes);
+  input.widened.reserve(num_values);
+  for (std::size_t row = 0; row < num_rows; ++row)
+    for (std::size_t i = 0; i < num_values / num_rows; ++i)
+      input.widened.push_back(floats[row * kNumLevels + *level++]);
+  input.values = input.widened;
   return input;
 }
 

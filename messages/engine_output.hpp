@@ -51,11 +51,16 @@ struct PrefillStats {
   std::int32_t num_cache_creation_tokens = 0;
   std::int32_t num_mm_queries = 0;  ///< as in OutputRequest
   std::int32_t num_mm_hits = 0;
+  /// Where the external ones came from.
+  std::int32_t num_host_cached_tokens = 0;  ///< memory of the host
+  std::int32_t num_disk_cached_tokens = 0;
+  std::int32_t num_peer_cached_tokens = 0;  ///< another engine
   bool operator==(const PrefillStats&) const = default;
 };
 TROUPE_MESSAGE(PrefillStats, num_prompt_tokens, num_computed_tokens, num_cached_tokens,
                num_local_cached_tokens, num_external_cached_tokens, num_cache_creation_tokens,
-               num_mm_queries, num_mm_hits)
+               num_mm_queries, num_mm_hits, num_host_cached_tokens, num_disk_cached_tokens,
+               num_peer_cached_tokens)
 
 struct EngineCoreOutput {
   RequestId id{};
@@ -135,12 +140,15 @@ struct SchedulerStats {
   std::int32_t num_kv_loads_in_progress = 0;
   std::int32_t num_kv_loads_waiting = 0;
   std::vector<BlockResidency> evicted_blocks;  ///< a sample of them, if enabled
+  std::vector<std::string> running_adapters;   ///< names, sorted: of running requests
+  std::vector<std::string> waiting_adapters;   ///< of waiting ones
   bool operator==(const SchedulerStats&) const = default;
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
                kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
                encoder_cache, connector_prefix_cache, num_kv_loads_to_start,
-               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks, encoder_transfer)
+               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks, encoder_transfer,
+               running_adapters, waiting_adapters)
 
 /// Scheduler -> OutputProcessor, one per step, and one for requests that end without a step.
 struct EngineCoreOutputs {
@@ -208,11 +216,13 @@ struct RequestOutput {
   std::optional<PrefillStats> prefill_stats;
   std::vector<RequestTimes> finished_times;
   std::optional<Error> error;
-  std::string first_token_text;  ///< of the prompt, with prompt_logprobs, which leave it out
+  std::string first_token_text;    ///< of the prompt, with prompt_logprobs, which leave it out
+  std::string kv_transfer_params;  ///< with the last output: as in EngineCoreOutput
   bool operator==(const RequestOutput&) const = default;
 };
 TROUPE_MESSAGE(RequestOutput, id, prompt_token_ids, prompt_text, prompt_logprobs, outputs, finished,
-               num_cached_tokens, prefill_stats, finished_times, error, first_token_text)
+               num_cached_tokens, prefill_stats, finished_times, error, first_token_text,
+               kv_transfer_params)
 
 /// What the metrics of one step need besides the outputs.
 struct IterationStats {

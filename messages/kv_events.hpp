@@ -44,18 +44,20 @@ struct BlocksStored {
   std::vector<std::int32_t> block_indices;
   std::vector<std::optional<BlockHash>> predecessors;
   bool again = false;  ///< reports a hit: no block was added
+  std::string medium;  ///< where a KV connector has stored them; empty: in the cache itself
   bool operator==(const BlocksStored&) const = default;
 };
 TROUPE_MESSAGE(BlocksStored, hashes, parent, token_ids, block_size, lora, extra_keys, group, kind,
-               sliding_window, session_id, block_indices, predecessors, again)
+               sliding_window, session_id, block_indices, predecessors, again, medium)
 
 /// One block that held this content no longer holds it; another one still may.
 struct BlockRemoved {
   BlockHash hash;
   std::int32_t group = 0;
+  std::string medium;  ///< as in BlocksStored
   bool operator==(const BlockRemoved&) const = default;
 };
-TROUPE_MESSAGE(BlockRemoved, hash, group)
+TROUPE_MESSAGE(BlockRemoved, hash, group, medium)
 
 struct AllBlocksCleared {
   bool operator==(const AllBlocksCleared&) const = default;
@@ -64,7 +66,8 @@ TROUPE_MESSAGE(AllBlocksCleared)
 
 using KVCacheEvent = std::variant<BlocksStored, BlockRemoved, AllBlocksCleared>;
 
-/// KVCacheManager -> publisher: the events of a step, in order.
+/// KVCacheManager -> publisher: the events of a step, in order. Scheduler -> KVCacheManager: those
+/// of its KV connector, for the publisher.
 struct KVEventBatch {
   double time = 0;  ///< wall clock, seconds since 1970
   std::vector<KVCacheEvent> events;

@@ -39,28 +39,35 @@ struct KVConnectorOutput {
   std::vector<RequestId> finished_recving;  ///< including failed ones
   std::vector<RequestId> failed_recving;    ///< whose loads failed entirely
   std::vector<BlockId> invalid_block_ids;   ///< that could not be loaded
+  /// Ranks, and where other engines reach their connectors.
+  std::vector<std::pair<std::int32_t, std::string>> endpoints;
   [[nodiscard]] bool empty() const noexcept {
     return finished_sending.empty() && finished_recving.empty() && failed_recving.empty() &&
-           invalid_block_ids.empty();
+           invalid_block_ids.empty() && endpoints.empty();
   }
   bool operator==(const KVConnectorOutput&) const = default;
 };
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
-               invalid_block_ids)
+               invalid_block_ids, endpoints)
 
-/// What the EC connector's worker side has done since the last step; by the items' identifiers.
+/// What encoder and EC connector of a worker have done since the last step; by the items'
+/// identifiers.
 struct ECConnectorOutput {
   std::vector<std::string> saved;   ///< from now on they can be loaded
   std::vector<std::string> loaded;  ///< instead of being encoded
   std::vector<std::string> failed;  ///< they could not be loaded, and are encoded
   /// Requests whose release the connector delayed: it no longer needs their outputs.
   std::vector<RequestId> finished_sending;
+  /// No connector's: encoded in slices (SchedulerOutput::encode_ahead), the output waits for the
+  /// step that needs it.
+  std::vector<std::string> encoded_ahead;
   [[nodiscard]] bool empty() const noexcept {
-    return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty();
+    return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty() &&
+           encoded_ahead.empty();
   }
   bool operator==(const ECConnectorOutput&) const = default;
 };
-TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending)
+TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending, encoded_ahead)
 
 /// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
 /// rank, request_errors, kv_connector and ec_connector.

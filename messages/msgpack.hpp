@@ -85,6 +85,8 @@ class Writer {
     packer_.pack_array(2);
     put(x.first), put(x.second);
   }
+  /// `num_fields` pairs of a name and a value follow.
+  void put_map(std::uint32_t num_fields) { packer_.pack_map(num_fields); }
   /// Untagged: the alternative only.
   template <class... Ts>
   void put(const std::variant<Ts...>& x) {

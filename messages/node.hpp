@@ -15,7 +15,7 @@ namespace troupe {
 
 /// Incremented when a message changes in a way that an older build misreads. Nodes of different
 /// versions reject each other.
-inline constexpr std::uint32_t kProtocolVersion = 10;
+inline constexpr std::uint32_t kProtocolVersion = 11;
 
 /// The roles of a node other than Worker, which has ranks.
 enum class Role : std::uint8_t {
@@ -27,8 +27,9 @@ enum class Role : std::uint8_t {
   kKVCacheManager,
   kEncoderCacheManager,
   kExecutor,
+  kEncoder,
 };
-inline constexpr std::size_t kNumRoles = 8;
+inline constexpr std::size_t kNumRoles = 9;
 
 /// The role of a peer, seen from the actor that sends to it.
 enum class Peer : std::uint8_t {
@@ -146,6 +147,13 @@ struct SpawnRole {
   bool operator==(const SpawnRole&) const = default;
 };
 TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks, peers, life)
+
+/// Supervisor -> each node of a group: the encoders that there are, now. With it their handles.
+struct EncodersChanged {
+  std::vector<std::string> names;  ///< of their nodes
+  bool operator==(const EncodersChanged&) const = default;
+};
+TROUPE_MESSAGE(EncodersChanged, names)
 
 /// The Executor's node -> the node of a Worker on the same host.
 struct OpenRings {

@@ -76,6 +76,19 @@ struct EmittedSample {
 };
 TROUPE_MESSAGE(EmittedSample, token_ids, cumulative_logprob, finished)
 
+/// A LoRA adapter that a request runs with. Equal are those of the same name, as in vLLM.
+struct LoraRequest {
+  std::string name;
+  /// Positive: made of the name, the path and what the files hold, so that it means the same
+  /// weights to every process, also after a restart.
+  std::int32_t int_id = 0;
+  std::string path;
+  /// Not 0: another adapter of this name and path was loaded before; part of the blocks' hashes.
+  std::int32_t revision = 0;
+  bool operator==(const LoraRequest& other) const { return name == other.name; }
+};
+TROUPE_MESSAGE(LoraRequest, name, int_id, path, revision)
+
 /// Frontend -> InputProcessor. `id` is the first of `params.n` consecutive ids, one for each
 /// sample.
 struct GenerateRequest {
@@ -96,19 +109,12 @@ struct GenerateRequest {
   std::uint32_t tenant = 0;  ///< for fair scheduling: a number for the API key
   double age_s = 0;          ///< since its arrival, by the Frontend's clock
   std::uint32_t client = 0;  ///< within the tenant: a number for the address
+  std::optional<LoraRequest> lora;
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, pooling, truncate_prompt_tokens,
                cache_salt, priority, arrival_time, return_prompt_text, emitted, limits, tenant,
-               age_s, client)
-
-struct LoraRequest {
-  std::string name;
-  std::int32_t int_id = 0;
-  std::string path;
-  bool operator==(const LoraRequest& other) const { return name == other.name; }
-};
-TROUPE_MESSAGE(LoraRequest, name, int_id, path)
+               age_s, client, lora)
 
 /// One image (or other item) of a prompt: where its embeddings go, and the key of its encoder
 /// output. `data`: see messages/encoder_input.hpp.

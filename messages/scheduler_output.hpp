@@ -76,6 +76,10 @@ struct SchedulerOutput {
   std::string kv_connector_metadata;  ///< for the worker side of the KV connector; opaque
   std::string ec_connector_metadata;  ///< for the worker side of the EC connector; opaque
   bool has_sync_kv_loads = false;     ///< the connector loads before the model runs
+  /// An item that the workers encode in slices beside this step and others, before a step needs it;
+  /// its data comes once. Nothing: the one before is not needed, or has been.
+  std::optional<MultiModalFeature> encode_ahead;
+  std::int32_t encode_ahead_ms = 0;  ///< so long at most in this step, or one slice
   /// Of the engine: workers drop messages of older incarnations.
   std::uint32_t incarnation = 0;
   bool operator==(const SchedulerOutput&) const = default;
@@ -86,7 +90,7 @@ TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_i
                reset_encoder_cache, block_copies, blocks_to_zero, num_resumed_requests,
                num_drafts_to_make, has_structured_output_requests, pending_structured_output_tokens,
                num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation,
-               ec_connector_metadata)
+               ec_connector_metadata, encode_ahead, encode_ahead_ms)
 
 /// Scheduler -> Executor -> Workers, after each step with has_structured_output_requests: the
 /// tokens that the grammars allow. The workers run the model meanwhile and sample when this

@@ -19,6 +19,8 @@ struct ParallelConfig {
   std::int32_t tensor_parallel_size = 1;
   std::int32_t pipeline_parallel_size = 1;
   std::int32_t rank = 0;  ///< stage * tensor_parallel_size + rank in the stage
+  /// The ranks of a stage have each some of its experts as a whole, not a part of all of them.
+  bool expert_parallel = false;
   std::int32_t rank_on_host = 0;
   std::int32_t ranks_on_host = 1;  ///< of all engines there; they share cores and memory
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
@@ -44,11 +46,11 @@ struct ParallelConfig {
     return world_size() - tensor_parallel_size;
   }
 };
-TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, rank_on_host,
-               ranks_on_host, rendezvous, secret, incarnation, timeout_s)
+TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, expert_parallel,
+               rank_on_host, ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
-/// Speculative decoding: draft tokens are proposed by prompt lookup or a draft model and verified
-/// in one step.
+/// Speculative decoding: draft tokens are proposed by prompt lookup, from the suffixes of earlier
+/// answers, or by a draft model, and verified in one step.
 struct SpeculativeDecoding {
   std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
   /// Folder or GGUF file of the draft model; empty: prompt lookup.
@@ -59,10 +61,29 @@ struct SpeculativeDecoding {
   /// followed them there are the drafts.
   std::int32_t prompt_lookup_min = 0;
   std::int32_t prompt_lookup_max = 0;
+  /// Suffix decoding, instead of prompt lookup: longest match; 0: it is not used.
+  std::int32_t suffix_max_depth = 0;
+  std::int32_t suffix_max_cached_requests = 0;  ///< whose answers are kept
+  double suffix_max_spec_factor = 1;            ///< drafts for each token of a match
+  double suffix_min_token_prob = 0;             ///< that all drafts come true, as far as known
+  bool adaptive = false;  ///< fewer drafts for a request whose drafts do not come true
   bool operator==(const SpeculativeDecoding&) const = default;
 };
 TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantization,
-               draft_max_model_len, prompt_lookup_min, prompt_lookup_max)
+               draft_max_model_len, prompt_lookup_min, prompt_lookup_max, suffix_max_depth,
+               suffix_max_cached_requests, suffix_max_spec_factor, suffix_min_token_prob, adaptive)
+
+/// LoRA adapters that a worker may load.
+struct AdapterOptions {
+  bool enabled = false;
+  std::int32_t max_rank = 16;
+  std::int32_t max_in_step = 1;      ///< different ones
+  std::int32_t max_loaded = 1;       ///< those that no step has used for longest go first
+  std::string dtype = "auto";        ///< auto (the model's), bfloat16, float16, float32
+  std::vector<LoraRequest> modules;  ///< that are loaded with the model, by name and path
+  bool operator==(const AdapterOptions&) const = default;
+};
+TROUPE_MESSAGE(AdapterOptions, enabled, max_rank, max_in_step, max_loaded, dtype, modules)
 
 /// What a worker loads, and with which options.
 struct WorkerOptions {
@@ -86,12 +107,13 @@ struct WorkerOptions {
   std::string ec_transfer_config;       ///< JSON object; empty: nothing is transferred
   ParallelConfig parallel;
   SpeculativeDecoding speculative;
+  AdapterOptions adapters;
   bool operator==(const WorkerOptions&) const = default;
 };
 TROUPE_MESSAGE(WorkerOptions, model, mmproj, runner, pooler_config, dtype, quantization,
                packed_weights_dir, kv_cache_dtype, device, cpu_isa, threads, numa_bind, block_size,
                max_model_len, max_num_seqs, max_num_batched_tokens, encoder_cache_size, parallel,
-               speculative, ec_transfer_config)
+               speculative, ec_transfer_config, adapters)
 
 /// How the vector of a text is made of the hidden states of its tokens.
 enum class PoolingType : std::uint8_t {
@@ -198,15 +220,54 @@ struct WarmUp {
 };
 TROUPE_MESSAGE(WarmUp)
 
+/// A client -> RequestRouter -> Schedulers -> Executors -> Workers: load an adapter from a folder.
+/// Answered with AdapterReply.
+struct LoadAdapter {
+  std::string name;
+  std::string path;
+  bool load_inplace = false;  ///< instead of the one of this name; else there must be none
+  bool operator==(const LoadAdapter&) const = default;
+};
+TROUPE_MESSAGE(LoadAdapter, name, path, load_inplace)
+
+/// The same way: new requests cannot have this adapter any more; those that have it go on.
+struct UnloadAdapter {
+  std::string name;
+  bool operator==(const UnloadAdapter&) const = default;
+};
+TROUPE_MESSAGE(UnloadAdapter, name)
+
+/// The same way: which adapters are loaded.
+struct ListAdapters {
+  bool operator==(const ListAdapters&) const = default;
+};
+TROUPE_MESSAGE(ListAdapters)
+
 /// What is asked of all workers of an engine at once, other than steps.
-using WorkerMethod = std::variant<LoadModel, InitializeKVCache, WarmUp>;
+using WorkerMethod =
+    std::variant<LoadModel, InitializeKVCache, WarmUp, LoadAdapter, UnloadAdapter, ListAdapters>;
 [[nodiscard]] inline const char* name_of(const WorkerMethod& method) noexcept {
-  constexpr const char* kNames[] = {"load_model", "initialize_kv_cache", "warm_up"};
+  constexpr const char* kNames[] = {"load_model",   "initialize_kv_cache", "warm_up",
+                                    "load_adapter", "unload_adapter",      "list_adapters"};
   static_assert(std::size(kNames) == std::variant_size_v<WorkerMethod>);
   return kNames[method.index()];
 }
-/// What a method returns; most of them nothing.
-using WorkerResult = std::variant<std::monostate, ModelLoaded>;
+struct AdapterList {
+  std::vector<LoraRequest> adapters;  ///< of LoadAdapter: the one
+  bool operator==(const AdapterList&) const = default;
+};
+TROUPE_MESSAGE(AdapterList, adapters)
+
+/// What a method returns; some of them nothing.
+using WorkerResult = std::variant<std::monostate, ModelLoaded, AdapterList>;
+
+/// Answers LoadAdapter, UnloadAdapter and ListAdapters.
+struct AdapterReply {
+  std::vector<LoraRequest> adapters;
+  std::optional<Error> error;
+  bool operator==(const AdapterReply&) const = default;
+};
+TROUPE_MESSAGE(AdapterReply, adapters, error)
 
 /// -> Executor: run a method on every worker. Answered with CollectiveRpcReply.
 struct CollectiveRpc {

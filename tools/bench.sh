@@ -5,6 +5,7 @@
 # Variables, also as in `make bench ROUNDS=1`:
 #   VLLM_PYTHON   Python of an environment with vLLM: compares the same workloads, and its scheduler
 #   LLAMA_BIN     folder with llama.cpp's llama-server; also set GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: the model's weights
+#   LMCACHE_PYTHON  Python of an environment with lmcache: compares its server with the cache server
 #   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], llama-1b or gemma3-1b
 #   ROUNDS        repetitions of each workload on each engine [3]
 # tools/bench_peers.py --help explains the comparison of engines.
@@ -71,6 +72,24 @@ row '  with one compute thread: us' '< 40' "$(over_single topologies-free)"
 row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
 row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"
 row 'all processes while idle: % of a core' '< 1' "$(awk '/^multi-process/ { print $10 }' "$out/topologies.txt")"
+
+heading 'The cache server beside those of LMCache and Redis'
+record cache-server build/venv/bin/python tests/support/bench_cache_server.py "$release/troupe" \
+  "$release/tests/bench_cache_server"
+# cache_server SERVER OPERATION BYTES CLIENTS COLUMN
+cache_server() {
+  awk -v s="$1" -v o="$2" -v b="$3" -v c="$4" -v n="$5" '$1 == s && $2 == o && $3 == b && $4 == c { print $n }' \
+    "$out/cache-server.txt"
+}
+for clients in 1 64; do
+  row "cache server, 1 MB values, $clients clients: MB/s" "> $(cache_server redis get 1048576 $clients 7)" \
+    "$(cache_server troupe get 1048576 $clients 7)"
+  if [[ ${LMCACHE_PYTHON:-} ]]; then
+    row "cache server, $clients clients: times lmcache_server" '> 5' \
+      "$(awk -v a="$(cache_server troupe exist 0 $clients 5)" -v b="$(cache_server lmcache_server exist 0 $clients 5)" \
+        'BEGIN { printf "%.1f", a / b }')"
+  fi
+done
 
 heading 'The block pool with a million blocks, and block hashes'
 record cache "$release/tests/bench_cache" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true

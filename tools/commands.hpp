@@ -34,6 +34,7 @@ int config(Arguments arguments);
 int upgrade(Arguments arguments);
 int pull(Arguments arguments);
 int list(Arguments arguments);
+int cache_server(Arguments arguments);
 
 /// The engine's options from file, environment and command line, as every command that runs an
 /// engine reads them.

@@ -33,6 +33,7 @@ constexpr Command kCommands[] = {
     {"pull", troupe::tools::pull,
      "download a model of the Hugging Face Hub, or its newest revision"},
     {"list", troupe::tools::list, "list the models that have been downloaded"},
+    {"cache-server", troupe::tools::cache_server, "keep KV caches for engines (lm:// of LMCache)"},
     {"config", troupe::tools::config, "print every option with its value and its source"},
 };
 
@@ -40,9 +41,9 @@ constexpr int kNoCommand = -1;
 
 void print_help() {
   std::printf("Troupe serves large language models. Usage: troupe COMMAND [arguments]\n\n");
-  for (const Command& command : kCommands) std::printf("  %-10s %s\n", command.name, command.help);
+  for (const Command& command : kCommands) std::printf("  %-12s %s\n", command.name, command.help);
   std::printf(
-      "  %-10s print this help, or that of a command\n  %-10s print the version\n\n"
+      "  %-12s print this help, or that of a command\n  %-12s print the version\n\n"
       "See `troupe help COMMAND` or `troupe COMMAND --help` for the options of a command.\n",
       "help", "version");
 }

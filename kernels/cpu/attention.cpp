@@ -39,6 +39,7 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
     const std::int64_t position = args.seq_lens[seq] - num_queries + query;
     tile.q[i] = args.q.row(first_token + query, head);
     tile.out[i] = args.out.row(first_token + query, head);
+    if (args.sinks != nullptr) tile.sinks[i] = args.sinks[head];
     const VisibleRange visible = visible_range(args, seq, position);
     tile.first_visible[i] = visible.first;
     tile.last_visible[i] = visible.last;
@@ -138,7 +139,7 @@ SoftmaxState split_state(const OpContext& context, std::int64_t index, std::int6
 /// order. The same operations on the same numbers as attend_tiles.
 void attend_split(const OpContext& context, const AttentionArgs& args, std::int64_t total_tiles,
                   std::int64_t max_chunks, std::int64_t max_rows) {
-  const std::int64_t head_dim = args.cache.head_dim;
+  const std::int64_t head_dim = args.cache.value_dim();
   const auto tile_at = [&](std::int64_t index) {
     return make_tile(args, index / args.cache.num_kv_heads, index % args.cache.num_kv_heads, 0);
   };
@@ -191,7 +192,7 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
   if (one_tile_per_head && num_threads > 1 && max_chunks > 1 &&
       total_tiles < kSplitTilesPerThread * num_threads) {
     const std::int64_t bytes = total_tiles * max_chunks *
-                               split_state_floats(max_rows, args.cache.head_dim) *
+                               split_state_floats(max_rows, args.cache.value_dim()) *
                                static_cast<std::int64_t>(sizeof(float));
     if (bytes <= static_cast<std::int64_t>(context.workspace.size())) {
       return attend_split(context, args, total_tiles, max_chunks, max_rows);

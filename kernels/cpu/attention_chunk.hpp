@@ -31,7 +31,8 @@ struct QueryTile {
   // Positions of the first and the last key that each row attends to.
   std::int64_t first_visible[kQueryTileRows];
   std::int64_t last_visible[kQueryTileRows];
-  bool is_whole = false;  ///< its chunks are processed in order by one thread
+  float sinks[kQueryTileRows];  ///< AttentionArgs::sinks of the rows' heads, where there are any
+  bool is_whole = false;        ///< its chunks are processed in order by one thread
 };
 
 /// Whether the row attends to any token of the chunk.
@@ -56,7 +57,7 @@ TROUPE_INLINE ChunkRange visible_chunks(const QueryTile& tile) {
 struct SoftmaxState {
   float* max;  ///< [rows], largest score times log2(e)
   float* sum;  ///< [rows]
-  float* out;  ///< [rows, head_dim]
+  float* out;  ///< [rows, value_dim]
 };
 
 /// Scales of a chunk's tokens, for types that have them.
@@ -68,7 +69,7 @@ struct ChunkScales {
 /// Scratch memory of attend_chunk; large, so one per running tile.
 struct ChunkScratch {
   alignas(64) float scores[kQueryTileRows][kChunkTokens];
-  alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
+  alignas(64) std::byte staged_keys[kMaxLatentKeyDim * kLanes * 4];
   const std::byte* values[kChunkTokens];
   ChunkScales scales;
 };
@@ -125,8 +126,9 @@ TROUPE_INLINE void gather_scales(const QueryTile& tile, const KvCacheView& cache
     const auto num_bytes = static_cast<std::size_t>(count) * sizeof(float);
     std::memcpy(scales.keys + i, token_scale(cache, key_block(cache, block, tile.kv_head), t),
                 num_bytes);
-    std::memcpy(scales.values + i, token_scale(cache, value_block(cache, block, tile.kv_head), t),
-                num_bytes);
+    std::byte* const values = cache.latent_dim != 0 ? key_block(cache, block, tile.kv_head)
+                                                    : value_block(cache, block, tile.kv_head);
+    std::memcpy(scales.values + i, token_scale(cache, values, t), num_bytes);
     i += count;
   }
 }
@@ -297,14 +299,85 @@ TROUPE_INLINE void weigh_values_of_rows(const float (*weights)[kChunkTokens],
   }
 }
 
-/// The softmax of each row over the chunk. Rows that do not attend to it are unchanged. A row reads
-/// no value outside of its own range, so invalid values of later tokens cannot affect it.
+/// out[r][d] = sum over the chunk's tokens j in [first, last] of weights[r][j] times element d of
+/// the value of j, a latent vector, whose lanes are neighbouring tokens: one sum for each lane,
+/// which are added at the end. Weights of tokens that a row does not see are 0.
+template <ElementType kType, int kRows>
+TROUPE_INLINE void weigh_latents(const QueryTile& tile, const KvCacheView& cache,
+                                 const float (*weights)[kChunkTokens], std::int64_t chunk_start,
+                                 std::int64_t first, std::int64_t last, float* out) {
+  constexpr std::int64_t kNumberBytes = element_bytes(kType);
+  const std::int64_t block_size = cache.block_size;
+  const std::int64_t first_dim = cache.head_dim - cache.latent_dim;
+  const bool blocks_hold_vectors = block_size % kLanes == 0;
+  const std::int64_t first_group = first / kLanes;
+  const std::int64_t end_group = last / kLanes + 1;
+  const auto latents_at = [&](std::int64_t token) __attribute__((always_inline)) {
+    return key_block(cache, tile.block_table[token / block_size], tile.kv_head) +
+           (first_dim * block_size + token % block_size) * kNumberBytes;
+  };
+  const std::byte* groups[kChunkTokens / kLanes];
+  for (std::int64_t g = first_group; blocks_hold_vectors && g < end_group; ++g)
+    groups[g] = latents_at(chunk_start + g * kLanes);
+  // Element d of the tokens of a group; 0 outside of the range, where anything may be stored.
+  const auto load_outer = [&](std::int64_t g, std::int64_t d) {
+    alignas(64) float lanes[kLanes];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      const std::int64_t j = g * kLanes + lane;
+      const bool is_inside = j >= first && j <= last;
+      lanes[lane] =
+          is_inside ? load_element<kType>(latents_at(chunk_start + j), d * block_size) : 0.0f;
+    }
+    return load(lanes);
+  };
+  for (std::int64_t d = 0; d < cache.latent_dim; ++d) {
+    Vec acc[kRows];
+    TROUPE_UNROLL
+    for (int r = 0; r < kRows; ++r) acc[r] = zero();
+    const auto add = [&](std::int64_t g, Vec values) __attribute__((always_inline)) {
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r] = fma(load(weights[r] + g * kLanes), values, acc[r]);
+    };
+    for (std::int64_t g = first_group; g < end_group; ++g) {
+      const bool is_whole = g * kLanes >= first && (g + 1) * kLanes <= last + 1;
+      add(g, blocks_hold_vectors && is_whole ? load_as<kType>(groups[g], d * block_size)
+                                             : load_outer(g, d));
+    }
+    TROUPE_UNROLL
+    for (int r = 0; r < kRows; ++r) out[r * cache.latent_dim + d] = sum_of_lanes(acc[r]);
+  }
+}
+
+/// The values of a chunk of latent vectors, for all rows of the tile.
+template <ElementType kType>
+TROUPE_INLINE void add_latents(const QueryTile& tile, const KvCacheView& cache,
+                               std::int64_t chunk_start, std::int64_t tile_first,
+                               std::int64_t tile_last, const std::int64_t* first,
+                               const std::int64_t* last, ChunkScratch& scratch,
+                               const SoftmaxState& state) {
+  const std::int64_t begin = tile_first / kLanes * kLanes;
+  const std::int64_t end = round_up(tile_last + 1, kLanes);
+  for (int row = 0; row < tile.num_rows; ++row) {
+    float* weights = scratch.scores[row];
+    for (std::int64_t j = begin; j < end; ++j)
+      if (j < first[row] || j > last[row]) weights[j] = 0.0f;
+  }
+  for_each_row_group(tile.num_rows, [&](int row, auto rows) {
+    weigh_latents<kType, decltype(rows)::value>(tile, cache, scratch.scores + row, chunk_start,
+                                                tile_first, tile_last,
+                                                state.out + row * cache.latent_dim);
+  });
+}
+
+/// The softmax of each row over the chunk. Rows that do not attend to it have no result. A row's
+/// result has nothing of values outside of its own range, if these are finite where another row
+/// sees them.
 template <ElementType kType>
 void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
                   ChunkScratch& scratch, const SoftmaxState& state) {
   const KvCacheView& cache = args.cache;
   const std::int64_t chunk_start = chunk * kChunkTokens;
-  const std::int64_t head_dim = cache.head_dim;
+  const std::int64_t head_dim = cache.value_dim();
   std::int64_t first[kQueryTileRows] = {};
   std::int64_t last[kQueryTileRows] = {};
   std::int64_t tile_first = kChunkTokens;
@@ -331,6 +404,10 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
     std::memset(state.out + row * head_dim, 0, static_cast<std::size_t>(head_dim) * sizeof(float));
   }
 
+  if (cache.latent_dim != 0) {
+    return add_latents<kType>(tile, cache, chunk_start, tile_first, tile_last, first, last, scratch,
+                              state);
+  }
   for (std::int64_t j = tile_first; j <= tile_last; ++j) {
     const std::int64_t position = chunk_start + j;
     scratch.values[j] =

@@ -70,15 +70,25 @@ inline bool all_see_chunk(const QueryTile& tile, std::int64_t chunk) {
   return true;
 }
 
+/// What out is multiplied by where one more score, times log2(e), is in the softmax: that of a key
+/// whose value is 0.
+TROUPE_INLINE Vec factor_with_sink(float max_score, float sum, float sink) {
+  const Vec largest = max(broadcast(max_score), broadcast(sink));
+  const Vec of_total = exp2(broadcast(max_score) - largest);
+  return of_total / (broadcast(sum) * of_total + exp2(broadcast(sink) - largest));
+}
+
 inline void write_out(const AttentionArgs& args, const QueryTile& tile, const SoftmaxState& total) {
-  const std::int64_t head_dim = args.cache.head_dim;
+  const std::int64_t head_dim = args.cache.value_dim();
   const bool bypasses_caches =
       head_dim % kLanes == 0 &&
       should_bypass_caches(args.out.data, args.out.num_tokens, args.out.token_stride);
   for (int row = 0; row < tile.num_rows; ++row) {
     const float* from = total.out + row * head_dim;
     float* to = tile.out[row];
-    const Vec factor = broadcast(1.0f / total.sum[row]);
+    const Vec factor = args.sinks == nullptr ? broadcast(1.0f / total.sum[row])
+                                             : factor_with_sink(total.max[row], total.sum[row],
+                                                                tile.sinks[row] * kLog2E);
     if (bypasses_caches) {
       for (std::int64_t i = 0; i < head_dim; i += kLanes)
         non_temporal_store(to + i, load(from + i) * factor);
@@ -97,7 +107,7 @@ inline void write_out(const AttentionArgs& args, const QueryTile& tile, const So
 template <class Begin, class Part>
 void merge_all(const AttentionArgs& args, const QueryTile& tile, const Begin& begin,
                const Part& part) {
-  const std::int64_t head_dim = args.cache.head_dim;
+  const std::int64_t head_dim = args.cache.value_dim();
   TileState state;
   const SoftmaxState total = state.view();
   ChunkRange chunks = visible_chunks(tile);

@@ -29,8 +29,16 @@ void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept {
 void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept {
   const std::int64_t num_cols = args.out.num_cols;
   for_each_row(context, args.out.num_rows, num_cols, [&](std::int64_t i) {
-    memcpy(args.out.row(i), args.x.row(args.rows[i]),
-           static_cast<std::size_t>(num_cols) * sizeof(float));
+    const float* from = args.x.row(args.rows == nullptr ? i : args.rows[i]);
+    float* to = args.out.row(i);
+    if (args.factors == nullptr) {
+      memcpy(to, from, static_cast<std::size_t>(num_cols) * sizeof(float));
+      return;
+    }
+    const Vec factor = broadcast(args.factors[i]);
+    for_each_vector(num_cols, [&](std::int64_t col, auto load_lanes, auto store_lanes) {
+      store_lanes(to + col, load_lanes(from + col) * factor);
+    });
   });
 }
 

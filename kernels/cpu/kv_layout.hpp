@@ -10,6 +10,8 @@
 // f32). Quantization is symmetric: a token's largest number maps to the largest of the type. int8
 // has 7 bits of it; fp8 has less precision, but equally for all numbers above 1/30000 of the
 // largest. Per-token scales need no calibration, and depend on nothing else.
+//
+// A page of latent vectors has the keys alone, always in the first layout.
 
 #include <cstddef>
 
@@ -21,7 +23,7 @@ namespace troupe::TROUPE_ISA {
 TROUPE_INLINE bool attends_in_bf16([[maybe_unused]] const KvCacheView& cache) {
 #if defined(TROUPE_BF16_UNIT)
   return (cache.type == ElementType::kBF16 || scale_bytes(cache.type) != 0) &&
-         cache.head_dim % 32 == 0;
+         cache.head_dim % 32 == 0 && cache.latent_dim == 0;
 #else
   return false;
 #endif

@@ -91,9 +91,12 @@ TROUPE_INLINE Vec gelu_tanh(Vec x) {
   return broadcast(0.5f) * x * (broadcast(1.0f) + tanh(inner));
 }
 
-/// x / (1 + exp(-1.702 x)).
-TROUPE_INLINE Vec gelu_sigmoid(Vec x) {
-  return x / (broadcast(1.0f) + exp(broadcast(-1.702f) * x));
+/// x / (1 + exp(-alpha x)).
+TROUPE_INLINE Vec swish(Vec x, float alpha) {
+  return x / (broadcast(1.0f) + exp(broadcast(-alpha) * x));
 }
+
+/// x / (1 + exp(-1.702 x)).
+TROUPE_INLINE Vec gelu_sigmoid(Vec x) { return swish(x, 1.702f); }
 
 }  // namespace troupe::TROUPE_ISA

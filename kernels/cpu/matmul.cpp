@@ -154,6 +154,19 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
   });
 }
 
+template <class Store>
+void multiply_fp4(const OpContext& context, const Product& product, ConstMatrix x,
+                  const Store& store) {
+  const PanelLayout& layout = product.layout;
+  for_each_block<kF32Rows>(context, product, x.num_rows, store,
+                           [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
+                               const WeightPrefetcher& prefetcher, float* sums) {
+                             multiply_rows_fp4(num_rows, x.row(row) + shard.index * layout.depth,
+                                               x.row_stride, product.weight.spec, layout,
+                                               shard.data, prefetcher, sums);
+                           });
+}
+
 #if defined(TROUPE_BF16_TILES)
 
 /// Every chunk is some panels by some rows; in it, every panel is multiplied by groups of rows
@@ -379,6 +392,7 @@ void multiply(const OpContext& context, const Product& product, ConstMatrix x, c
     return multiply_quantized<QuantizedType::kInt8>(context, product, x, store);
   if (spec.quantized == QuantizedType::kInt4)
     return multiply_quantized<QuantizedType::kInt4>(context, product, x, store);
+  if (spec.quantized == QuantizedType::kFp4) return multiply_fp4(context, product, x, store);
 #if defined(TROUPE_BF16_UNIT)
   if (uses_bf16_unit(spec)) {
     const RoundedRows rounded(context.workspace.data(), x.num_rows, product.num_shards,
@@ -411,6 +425,7 @@ std::int64_t hidden_bytes(const WeightSpec& gate_up, const WeightSpec& down,
 }  // namespace
 
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept {
+  if (spec.quantized == QuantizedType::kFp4) return 0;
   if (spec.quantized != QuantizedType::kNone)
     return quantized_space(spec, max_rows, spec.k_shards).num_bytes;
 #if defined(TROUPE_BF16_UNIT)
@@ -450,13 +465,20 @@ void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
   if (keeps_hidden_rounded(args.gate_up.spec, spec)) {
     const RoundedRows hidden(first, num_rows, down.num_shards, down.layout);
     multiply(rest, gate_up, args.x,
-             StoreGated<RoundedRows>{hidden, args.activation, args.gate_up_bias, num_gates});
+             StoreGated<RoundedRows>{hidden, args.activation, args.clamp, args.gate_up_bias,
+                                     num_gates, args.gate_up_update, args.hidden});
     return multiply_bf16(rest, down, hidden, store);
   }
 #endif
   const Matrix hidden(reinterpret_cast<float*>(first), num_rows, num_gates);
   multiply(rest, gate_up, args.x,
-           StoreGated<WideRows>{{hidden}, args.activation, args.gate_up_bias, num_gates});
+           StoreGated<WideRows>{{hidden},
+                                args.activation,
+                                args.clamp,
+                                args.gate_up_bias,
+                                num_gates,
+                                args.gate_up_update,
+                                args.hidden});
   multiply(rest, down, hidden, store);
 }
 

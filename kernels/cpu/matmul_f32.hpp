@@ -71,6 +71,58 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
   }
 }
 
+/// The same with weights of kFp4, which are widened exactly.
+template <int kRows>
+void multiply_fp4(const float* x, std::int64_t x_stride, const WeightSpec& spec,
+                  const PanelLayout& layout, const std::byte* shard, WeightPrefetcher prefetcher,
+                  float* sums) {
+  constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
+  Vec acc[kRows][kVectors];
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
+  }
+  for (std::int64_t first = 0; first < layout.depth; first += spec.group_size) {
+    const std::byte* scale_bytes = shard + group_value_bytes(spec);
+    Vec scales[kVectors];
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) scales[v] = load_powers_of_2(scale_bytes + v * kLanes);
+    const auto accumulate = [&](std::int64_t k, int v, Vec numbers) __attribute__((always_inline)) {
+      const Vec w = numbers * scales[v];
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r][v] = fma(broadcast(x[r * x_stride + k]), w, acc[r][v]);
+    };
+    const std::int64_t end = min_of(first + spec.group_size, layout.depth);
+    const std::byte* pairs = shard;
+    for (std::int64_t k = first; k < end; k += 2, pairs += kPanelCols) {
+      prefetcher.fetch(pairs, kPanelCols);
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) accumulate(k, v, load_lower_fp4(pairs + v * kLanes));
+      if (k + 1 == end) break;
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) accumulate(k + 1, v, load_upper_fp4(pairs + v * kLanes));
+    }
+    shard += layout.group_bytes;
+  }
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(sums + r * kPanelCols + v * kLanes, acc[r][v]);
+  }
+}
+
+/// multiply_fp4 for 1 to kF32Rows rows.
+TROUPE_INLINE void multiply_rows_fp4(int num_rows, const float* x, std::int64_t x_stride,
+                                     const WeightSpec& spec, const PanelLayout& layout,
+                                     const std::byte* shard, WeightPrefetcher prefetcher,
+                                     float* sums) {
+  with_row_count<kF32Rows>(
+      num_rows, [&](auto rows) __attribute__((always_inline)) {
+        multiply_fp4<decltype(rows)::value>(x, x_stride, spec, layout, shard, prefetcher, sums);
+      });
+}
+
 /// multiply_f32 for 1 to kF32Rows rows.
 template <ElementType kType>
 TROUPE_INLINE void multiply_rows_f32(int num_rows, const float* x, std::int64_t x_stride,

@@ -85,13 +85,16 @@ struct WideRows {
   }
 };
 
-/// out = act(gate + bias) * (up + bias).
+/// out = act(gate + bias + update) * (up + bias + update).
 template <class Rows>
 struct StoreGated {
   Rows out;
   Activation activation;
+  SwishClamp clamp;
   const float* bias;  ///< of all gates, then of all `up`; may be null
   std::int64_t num_gates;
+  ConstMatrix update;  ///< in the same order; without data: none
+  Matrix copy;         ///< where `out` is left once more, in f32; without data: nowhere
 
   TROUPE_INLINE void store_row(const BlockSums& sums, std::int64_t r, std::int64_t row,
                                std::int64_t panel, std::int64_t panel_cols) const {
@@ -105,8 +108,21 @@ struct StoreGated {
                         gate = gate + load_lanes(bias + first_col + i);
                         up = up + load_lanes(bias + num_gates + first_col + i);
                       }
-                      gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      if (update.data != nullptr) {
+                        const float* const added = update.row(row) + first_col + i;
+                        gate = gate + load_lanes(added);
+                        up = up + load_lanes(added + num_gates);
+                      }
+                      if (activation == Activation::kClampedSwish) {
+                        const Vec limit = broadcast(clamp.limit);
+                        gate = swish(min(limit, gate), clamp.alpha);
+                        up = max(zero() - limit, min(limit, up)) + broadcast(1.0f);
+                      } else {
+                        gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      }
                       out.put(row, first_col + i, gate * up, store_lanes);
+                      if (copy.data != nullptr)
+                        store_lanes(copy.row(row) + first_col + i, gate * up);
                     });
   }
   TROUPE_INLINE void finish() const {}

@@ -11,7 +11,8 @@
 // A quantised shard is a sequence of groups, each with its numbers, then the panel's scales, then
 // its minimums (f16). Four neighbouring k are in one 32-bit word (the input format of VNNI and
 // AMX); of 4-bit numbers, the lower nibbles of four rows of words are k 0 to 15 of 32, the upper
-// nibbles 16 to 31.
+// nibbles 16 to 31. Of numbers of kFp4, two neighbouring k are in one byte, the first in its lower
+// nibble; their scales are exponents, of a byte.
 //
 // In a gated matrix the first half of a panel's columns are gates, the second half the matching
 // `up` columns, so that one panel has both sums.
@@ -58,7 +59,13 @@ struct PanelLayout {
 
 /// Bytes of the numbers of a quantised group for all columns of a panel.
 TROUPE_INLINE std::int64_t group_value_bytes(const WeightSpec& spec) {
-  return spec.group_size * kPanelCols / (spec.quantized == QuantizedType::kInt4 ? 2 : 1);
+  if (spec.quantized == QuantizedType::kInt8) return spec.group_size * kPanelCols;
+  return ceil_div(spec.group_size, 2) * kPanelCols;
+}
+/// Bytes of its scales, and minimums.
+TROUPE_INLINE std::int64_t group_scale_bytes(const WeightSpec& spec) {
+  if (spec.quantized == QuantizedType::kFp4) return kPanelCols;
+  return (spec.has_minimums ? 2 : 1) * kPanelCols * 2;
 }
 
 TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
@@ -69,7 +76,7 @@ TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   layout.depth = spec.num_cols / spec.k_shards;
   if (spec.quantized != QuantizedType::kNone) {
     layout.padded_depth = spec.groups_per_shard() * spec.group_size;
-    layout.group_bytes = group_value_bytes(spec) + (spec.has_minimums ? 2 : 1) * kPanelCols * 2;
+    layout.group_bytes = group_value_bytes(spec) + group_scale_bytes(spec);
     layout.shard_bytes = spec.groups_per_shard() * layout.group_bytes;
     layout.panel_bytes = layout.shard_bytes * spec.k_shards;
     return layout;

@@ -23,6 +23,32 @@ void copy_bf16_pairs(const WeightSpec& spec, const PanelLayout& layout, const St
   }
 }
 
+/// Packs one row of a matrix of kFp4: values [num_cols], scales [groups].
+void pack_fp4_row(const WeightSpec& spec, const PanelLayout& layout, std::int64_t col,
+                  const std::int8_t* values, const float* scales, std::byte* panel) {
+  const std::int64_t num_groups = spec.groups_per_shard();
+  for (std::int64_t s = 0; s < spec.k_shards; ++s) {
+    for (std::int64_t g = 0; g < num_groups; ++g) {
+      std::byte* group = panel + s * layout.shard_bytes + g * layout.group_bytes;
+      const std::int64_t begin = g * spec.group_size;
+      const std::int64_t end = min_of(begin + spec.group_size, layout.depth);
+      for (std::int64_t k = begin; k < end; ++k) {
+        const int value = values[s * layout.depth + k];
+        const int size = value < 0 ? -value : value;
+        // 0, 1, 2, 3, 4, 6, 8, 12 by their numbers.
+        const int code = size < 4 ? size : size < 8 ? 2 + size / 2 : 4 + size / 4;
+        const int nibble = value < 0 ? code | 8 : code;
+        group[(k - begin) / 2 * kPanelCols + col] |=
+            static_cast<std::byte>((k - begin) % 2 == 0 ? nibble : nibble << 4);
+      }
+      // Of a number of E2M1: of twice that number it is half as large.
+      const std::uint32_t exponent = float_bits(scales[s * num_groups + g]) >> 23;
+      group[group_value_bytes(spec) + col] =
+          static_cast<std::byte>(exponent == 0 ? 0 : exponent + 1);
+    }
+  }
+}
+
 /// Packs one row of a quantised matrix: values [num_cols], scales and minimums [groups].
 void pack_quantized_row(const WeightSpec& spec, const PanelLayout& layout, std::int64_t col,
                         const std::int8_t* values, const float* scales, const float* minimums,
@@ -106,6 +132,11 @@ void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std:
   const std::int64_t num_groups = spec.k_shards * spec.groups_per_shard();
   for (std::int64_t i = 0; i < part.num_rows; ++i) {
     const PanelColumn at = panel_column(spec, layout, first_row + i);
+    if (spec.quantized == QuantizedType::kFp4) {
+      pack_fp4_row(spec, layout, at.col, part.values + i * spec.num_cols,
+                   part.scales + i * num_groups, packed + at.panel * layout.panel_bytes);
+      continue;
+    }
     pack_quantized_row(spec, layout, at.col, part.values + i * spec.num_cols,
                        part.scales + i * num_groups,
                        spec.has_minimums ? part.minimums + i * num_groups : nullptr,

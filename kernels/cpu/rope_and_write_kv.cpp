@@ -47,8 +47,8 @@ TROUPE_INLINE void rotate(const RopeAndWriteKvArgs& args, std::int64_t token, co
 }
 
 /// out = a head x of the token, normed and rotated; in place allowed.
-void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
-                     const float* norm_weight, float* out) {
+void norm_weighted_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
+                              const float* norm_weight, float* out) {
   if (norm_weight == nullptr) {
     return rotate(
         args, token, [x](std::int64_t d, auto load_lanes) { return load_lanes(x + d); }, out);
@@ -61,6 +61,18 @@ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const f
         return load_lanes(x + d) * factor * (load_lanes(norm_weight + d) + offset);
       },
       out);
+}
+
+/// The same, with what comes behind the rotation; scale: of the head.
+void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
+                     const float* norm_weight, float scale, float* out) {
+  norm_weighted_and_rotate(args, token, x, norm_weight, out);
+  if (args.norms_rotated) scale *= rms_norm_factor(out, args.q.head_dim, args.norm_eps);
+  if (scale == 1.0f) return;
+  const Vec factor = broadcast(scale);
+  for_each_vector(args.q.head_dim, [&](std::int64_t d, auto load_lanes, auto store_lanes) {
+    store_lanes(out + d, load_lanes(out + d) * factor);
+  });
 }
 
 /// numbers[d] = x[d].
@@ -151,15 +163,22 @@ TROUPE_INLINE void write_token(const KvCacheView& cache, std::int64_t t, const f
                                const float* v, std::byte* keys, std::byte* values) {
   constexpr std::int64_t kNumberBytes = element_bytes(kType);
   const std::int64_t head_dim = cache.head_dim;
-  alignas(64) std::byte k_numbers[kMaxHeadDim * kNumberBytes];
+  alignas(64) std::byte k_numbers[kMaxLatentKeyDim * kNumberBytes];
   alignas(64) std::byte v_numbers[kMaxHeadDim * kNumberBytes];
   if constexpr (scale_bytes(kType) != 0) {
     const float k_scale = convert_scaled<kType>(k, head_dim, k_numbers);
-    const float v_scale = convert_scaled<kType>(v, head_dim, v_numbers);
     std::memcpy(token_scale(cache, keys, t), &k_scale, sizeof k_scale);
-    std::memcpy(token_scale(cache, values, t), &v_scale, sizeof v_scale);
   } else {
     convert<kType>(k, head_dim, k_numbers);
+  }
+  if (cache.latent_dim != 0) {
+    return spread<kNumberBytes>(k_numbers, head_dim, keys + key_number(cache, t, 0) * kNumberBytes,
+                                cache.block_size * kNumberBytes);
+  }
+  if constexpr (scale_bytes(kType) != 0) {
+    const float v_scale = convert_scaled<kType>(v, head_dim, v_numbers);
+    std::memcpy(token_scale(cache, values, t), &v_scale, sizeof v_scale);
+  } else {
     convert<kType>(v, head_dim, v_numbers);
   }
   std::byte* const first_key = keys + key_number(cache, t, 0) * kNumberBytes;
@@ -182,7 +201,7 @@ TROUPE_INLINE void write_heads(const RopeAndWriteKvArgs& args, std::int64_t firs
                                std::int64_t end_head) {
   // Keys have a long latency: several are computed together before the first is written.
   constexpr std::int64_t kKeysAtOnce = 8;
-  alignas(64) float keys[kKeysAtOnce * kMaxHeadDim];
+  alignas(64) float keys[kKeysAtOnce * kMaxLatentKeyDim];
   const KvCacheView& cache = args.cache;
   const std::int64_t num_tokens = end_token - first_token;
   const std::int64_t num_keys = num_tokens * (end_head - first_head);
@@ -195,12 +214,15 @@ TROUPE_INLINE void write_heads(const RopeAndWriteKvArgs& args, std::int64_t firs
       }
     };
     for_each_key([&](std::int64_t token, std::int64_t head, float* key) {
-      norm_and_rotate(args, token, args.k.row(token, head), args.k_norm_weight, key);
+      norm_and_rotate(args, token, args.k.row(token, head), args.k_norm_weight, 1.0f, key);
     });
     for_each_key([&](std::int64_t token, std::int64_t head, const float* key) {
       const std::int64_t block = args.slots[token] / cache.block_size;
-      write_token<kType>(cache, args.slots[token] % cache.block_size, key, args.v.row(token, head),
-                         key_block(cache, block, head), value_block(cache, block, head));
+      const bool is_latent = cache.latent_dim != 0;
+      write_token<kType>(cache, args.slots[token] % cache.block_size, key,
+                         is_latent ? nullptr : args.v.row(token, head),
+                         key_block(cache, block, head),
+                         is_latent ? nullptr : value_block(cache, block, head));
     });
   }
 }
@@ -230,7 +252,9 @@ void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args)
         for (std::int64_t head = num_heads * part / num_parts;
              head < num_heads * (part + 1) / num_parts; ++head) {
           float* q = args.q.row(token, head);
-          norm_and_rotate(args, token, q, args.q_norm_weight, q);
+          const float scale =
+              args.q_scales == nullptr ? 1.0f : args.q_scales[args.positions[token]];
+          norm_and_rotate(args, token, q, args.q_norm_weight, scale, q);
         }
       }
       write_heads<decltype(type)::value>(args, first, end, num_kv_heads * part / num_parts,

@@ -66,6 +66,26 @@ TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
 }
 
+/// The numbers of E2M1 in the lower, or the upper, nibbles of kLanes bytes.
+TROUPE_INLINE Vec fp4_of_nibbles(__m256i nibbles) {
+  const __m256 sizes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+  const __m256i signs =
+      _mm256_and_si256(_mm256_slli_epi32(nibbles, 28), _mm256_set1_epi32(INT32_MIN));
+  const __m256 size = _mm256_permutevar8x32_ps(sizes, nibbles);  // which reads 3 bits
+  return {_mm256_or_ps(size, _mm256_castsi256_ps(signs))};
+}
+TROUPE_INLINE __m256i load_byte_lanes(const void* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+}
+TROUPE_INLINE Vec load_lower_fp4(const void* p) { return fp4_of_nibbles(load_byte_lanes(p)); }
+TROUPE_INLINE Vec load_upper_fp4(const void* p) {
+  return fp4_of_nibbles(_mm256_srli_epi32(load_byte_lanes(p), 4));
+}
+/// Powers of 2 by their exponents with the bias of f32; 0 is 0.
+TROUPE_INLINE Vec load_powers_of_2(const void* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(load_byte_lanes(p), 23))};
+}
+
 /// kLanes adjacent pairs of bf16 (even, odd).
 struct Bf16Pairs {
   __m256i v;

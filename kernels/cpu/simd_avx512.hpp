@@ -64,6 +64,24 @@ TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtepi16_epi8(_mm256_or_si256(size, sign)));
 }
 
+/// The numbers of E2M1 in the lower, or the upper, nibbles of kLanes bytes.
+TROUPE_INLINE Vec fp4_of_nibbles(__m512i nibbles) {
+  const __m512 numbers = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+                                        -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+  return {_mm512_permutexvar_ps(nibbles, numbers)};  // which reads 4 bits
+}
+TROUPE_INLINE __m512i load_byte_lanes(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+TROUPE_INLINE Vec load_lower_fp4(const void* p) { return fp4_of_nibbles(load_byte_lanes(p)); }
+TROUPE_INLINE Vec load_upper_fp4(const void* p) {
+  return fp4_of_nibbles(_mm512_srli_epi32(load_byte_lanes(p), 4));
+}
+/// Powers of 2 by their exponents with the bias of f32; 0 is 0.
+TROUPE_INLINE Vec load_powers_of_2(const void* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(load_byte_lanes(p), 23))};
+}
+
 /// kLanes adjacent pairs of bf16 (even, odd).
 struct Bf16Pairs {
   __m512i v;

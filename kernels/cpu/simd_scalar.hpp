@@ -40,6 +40,23 @@ TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
       static_cast<std::uint8_t>(((half >> 7) & 0x7fu) | ((half >> 8) & 0x80u));
 }
 
+/// The number of E2M1 in the lower, or the upper, nibble of a byte.
+TROUPE_INLINE Vec fp4_of_nibble(int nibble) {
+  constexpr float kSizes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  const float size = kSizes[nibble & 7];
+  return {(nibble & 8) != 0 ? -size : size};
+}
+TROUPE_INLINE Vec load_lower_fp4(const void* p) {
+  return fp4_of_nibble(*static_cast<const std::uint8_t*>(p) & 15);
+}
+TROUPE_INLINE Vec load_upper_fp4(const void* p) {
+  return fp4_of_nibble(*static_cast<const std::uint8_t*>(p) >> 4);
+}
+/// A power of 2 by its exponent with the bias of f32; 0 is 0.
+TROUPE_INLINE Vec load_powers_of_2(const void* p) {
+  return {bits_float(std::uint32_t{*static_cast<const std::uint8_t*>(p)} << 23)};
+}
+
 /// kLanes adjacent pairs of bf16 (even, odd).
 struct Bf16Pairs {
   const char* pair;

@@ -72,9 +72,23 @@ template <class T>
 __device__ float value_scale(const AttentionArgs& args, const Query& query, std::int64_t position) {
   if constexpr (!kHasScale<T>) return 1.0f;
   const std::int64_t block_size = args.cache.block_size;
-  T* const block =
-      value_block<T>(args.cache, query.block_table[position / block_size], query.kv_head);
+  const std::int64_t number = query.block_table[position / block_size];
+  T* const block = args.cache.latent_dim != 0 ? key_block<T>(args.cache, number, query.kv_head)
+                                              : value_block<T>(args.cache, number, query.kv_head);
   return token_scales(args.cache, block)[position % block_size];
+}
+
+/// Element d of the value at a position.
+template <class T>
+__device__ float value_at(const AttentionArgs& args, const Query& query, std::int64_t position,
+                          std::int64_t d) {
+  const KvCacheView& cache = args.cache;
+  const std::int64_t block = query.block_table[position / cache.block_size];
+  const std::int64_t offset = position % cache.block_size;
+  if (cache.latent_dim == 0)
+    return to_float(value_block<T>(cache, block, query.kv_head)[offset * cache.head_dim + d]);
+  const std::int64_t element = cache.head_dim - cache.latent_dim + d;
+  return to_float(key_block<T>(cache, block, query.kv_head)[element * cache.block_size + offset]);
 }
 
 /// Online-softmax state of the positions so far: `out` is not yet divided by `sum`. All threads of
@@ -100,16 +114,13 @@ __device__ SoftmaxState attend_chunk(const AttentionArgs& args, const Query& que
   state.sum = reduce_block(weight, Sum{});
   weights[threadIdx.x] = visible ? weight * value_scale<T>(args, query, position) : 0.0f;
   __syncthreads();
-  const std::int64_t block_size = args.cache.block_size;
-  const std::int64_t head_dim = args.cache.head_dim;
+  const std::int64_t value_dim = args.cache.value_dim();
   for (int e = 0; e < kThreadElements; ++e) {
     const std::int64_t d = threadIdx.x + e * kBlockThreads;
-    if (d >= head_dim) break;
+    if (d >= value_dim) break;
     for (std::int64_t j = first; j <= last; ++j) {
-      const T* values =
-          value_block<T>(args.cache, query.block_table[j / block_size], query.kv_head) +
-          j % block_size * head_dim;
-      state.out[e] = __fmaf_rn(weights[j - chunk_start], to_float(values[d]), state.out[e]);
+      state.out[e] =
+          __fmaf_rn(weights[j - chunk_start], value_at<T>(args, query, j, d), state.out[e]);
     }
   }
   __syncthreads();  // The next chunk writes weights again.
@@ -130,7 +141,7 @@ __device__ void merge(const SoftmaxState& part, SoftmaxState& total) {
 /// A block computes one head of one token.
 template <class T>
 __device__ void attend(const AttentionArgs& args, std::int64_t token, std::int64_t head) {
-  TROUPE_SHARED(q, float[kMaxHeadDim]);
+  TROUPE_SHARED(q, float[kMaxLatentKeyDim]);
   const std::int64_t head_dim = args.cache.head_dim;
   const Query query = make_query(args, token, head);
   for_each_of_block(head_dim, [&](std::int64_t d) { q[d] = query.q[d]; });
@@ -142,10 +153,17 @@ __device__ void attend(const AttentionArgs& args, std::int64_t token, std::int64
     const std::int64_t last = min(query.visible.last, start + kChunkTokens - 1);
     merge(attend_chunk<T>(args, query, q, start, first, last), total);
   }
+  // The sink is one more key, whose value is 0.
+  if (args.sinks != nullptr) {
+    SoftmaxState sink;
+    sink.max = args.sinks[head];
+    sink.sum = 1.0f;
+    merge(sink, total);
+  }
   float* out = args.out.row(token, head);
   for (int e = 0; e < kThreadElements; ++e) {
     const std::int64_t d = threadIdx.x + e * kBlockThreads;
-    if (d < head_dim) out[d] = total.out[e] / total.sum;
+    if (d < args.cache.value_dim()) out[d] = total.out[e] / total.sum;
   }
 }
 

@@ -30,7 +30,8 @@ void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept 
   for_each_element(context, args.out.num_rows * num_cols, [=] __device__(std::int64_t i) {
     const std::int64_t row = i / num_cols;
     const std::int64_t col = i % num_cols;
-    args.out.row(row)[col] = args.x.row(args.rows[row])[col];
+    const float value = args.x.row(args.rows == nullptr ? row : args.rows[row])[col];
+    args.out.row(row)[col] = args.factors == nullptr ? value : value * args.factors[row];
   });
 }
 

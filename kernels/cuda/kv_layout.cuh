@@ -2,7 +2,8 @@
 // Layout of a KV page, as on the CPU: keys [num_kv_heads, head_dim, block_size], then values
 // [num_kv_heads, block_size, head_dim]. Neighbouring threads score neighbouring tokens and sum
 // neighbouring elements of the values, so both accesses are coalesced. With 8-bit types, the keys
-// of each head, and its values, are followed by a scale for each token, [block_size] of f32.
+// of each head, and its values, are followed by a scale for each token, [block_size] of f32. A page
+// of latent vectors has the keys alone.
 
 #include <cstddef>
 

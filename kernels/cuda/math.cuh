@@ -15,6 +15,8 @@ __device__ inline float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + tanhf(inner));
 }
 
-__device__ inline float gelu_sigmoid(float x) { return x / (1.0f + expf(-1.702f * x)); }
+__device__ inline float swish(float x, float alpha) { return x / (1.0f + expf(-alpha * x)); }
+
+__device__ inline float gelu_sigmoid(float x) { return swish(x, 1.702f); }
 
 }  // namespace troupe::TROUPE_DEVICE::math

@@ -35,15 +35,18 @@ __device__ std::int64_t weight_row(const WeightSpec& spec, int col) {
 /// The matrices of a grouped product, such as those of experts; the default is one matrix for all
 /// rows.
 struct Groups {
-  const std::byte* const* weights = nullptr;  ///< [num_groups]: of matrices in one format
+  const std::byte* const* weights = nullptr;  ///< [num_groups]: of matrices in one format; null:
+                                              ///< its rows stay as they are
   const std::int32_t* first_row = nullptr;    ///< [num_groups + 1]: rows of the result of each
   std::int64_t num_groups = 0;
   const std::int32_t* x_rows = nullptr;  ///< row of x for each row of the result; null: the same
+  const float* const* biases = nullptr;  ///< [num_groups]: MatmulArgs::bias of each, or none
 };
 
 /// What a block computes: rows [first_row, end_row) of the result with one matrix.
 struct Tile {
   const std::byte* weight;
+  const float* bias;
   std::int64_t first_row;
   std::int64_t end_row;
 };
@@ -53,15 +56,17 @@ __device__ bool find_tile(const MatmulArgs& args, const Groups& groups, std::int
                           Tile& tile) {
   std::int64_t number = blockIdx.y;
   if (groups.weights == nullptr) {
-    tile = {args.weight.data, number * tile_rows, args.out.num_rows};
+    tile = {args.weight.data, args.bias, number * tile_rows, args.out.num_rows};
     return true;
   }
   for (std::int64_t group = 0; group < groups.num_groups; ++group) {
     const std::int64_t first = groups.first_row[group];
     const std::int64_t end = groups.first_row[group + 1];
-    const std::int64_t num_tiles = ceil_div(end - first, tile_rows);
+    const std::int64_t num_tiles =
+        groups.weights[group] == nullptr ? 0 : ceil_div(end - first, tile_rows);
     if (number < num_tiles) {
-      tile = {groups.weights[group], first + number * tile_rows, end};
+      const float* bias = groups.biases == nullptr ? nullptr : groups.biases[group];
+      tile = {groups.weights[group], bias, first + number * tile_rows, end};
       return true;
     }
     number -= num_tiles;
@@ -80,18 +85,54 @@ __device__ void clear_sums(Sums<kThreadRows>& sums) {
   }
 }
 
-/// sums = the product over the columns [first_k, first_k + depth) of x and [weight_k, weight_k +
-/// depth) of the weight.
-template <class T, int kThreadRows>
+/// A wide weight.
+template <class T>
+struct WideNumbers {
+  const T* weight;
+  std::int64_t num_cols;
+  __device__ WideNumbers(const WeightSpec& spec, const std::byte* data)
+      : weight(reinterpret_cast<const T*>(data)), num_cols(spec.num_cols) {}
+  /// Element k of shard `shard` of a row.
+  __device__ float at(std::int64_t row, std::int64_t shard, std::int64_t depth,
+                      std::int64_t k) const {
+    return to_float(weight[row * num_cols + shard * depth + k]);
+  }
+};
+
+/// A weight of kFp4.
+struct Fp4Numbers {
+  const std::byte* weight;
+  QuantizedLayout layout;
+  std::int64_t shard_depth;  ///< with its padding
+  std::int64_t shard_groups;
+  std::int64_t group_size;
+  __device__ Fp4Numbers(const WeightSpec& spec, const std::byte* data)
+      : weight(data),
+        layout(quantized_layout(spec)),
+        shard_depth(padded_depth(spec)),
+        shard_groups(spec.groups_per_shard()),
+        group_size(spec.group_size) {}
+  __device__ float at(std::int64_t row, std::int64_t shard, std::int64_t, std::int64_t k) const {
+    const std::int64_t number = shard * shard_depth + k;
+    const std::int64_t group = row * layout.row_groups + shard * shard_groups + k / group_size;
+    const auto both = static_cast<unsigned>(weight[row * layout.row_bytes + number / 2]);
+    const auto exponent = static_cast<unsigned>(weight[layout.scales + group]);
+    return fp4_number(number % 2 == 0 ? both & 15u : both >> 4) * __uint_as_float(exponent << 23);
+  }
+};
+
+/// sums = the product of shard x_shard of x and weight_shard of the weight, of `depth` columns
+/// each.
+template <class Numbers, int kThreadRows>
 __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, const Tile& tile,
-                               std::int64_t first_k, std::int64_t weight_k, std::int64_t depth,
+                               std::int64_t x_shard, std::int64_t weight_shard, std::int64_t depth,
                                Sums<kThreadRows>& sums) {
   constexpr int kTileRows = kSide * kThreadRows;
   // One extra column, to avoid bank conflicts.
   TROUPE_SHARED(x_tile, float[kTileRows][kSide + 1]);
   TROUPE_SHARED(weight_tile, float[kTileCols][kSide + 1]);
-  const std::int64_t num_cols = args.weight.spec.num_cols;
-  const auto* weight = reinterpret_cast<const T*>(tile.weight);
+  const Numbers weight(args.weight.spec, tile.weight);
+  const std::int64_t first_k = x_shard * depth;
   const int tx = static_cast<int>(threadIdx.x);
   const int ty = static_cast<int>(threadIdx.y);
 
@@ -107,8 +148,7 @@ __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, con
     for (int j = 0; j < kThreadCols; ++j) {
       const std::int64_t row = weight_row(args.weight.spec, ty + j * kSide);
       const bool inside = in_depth && row < args.weight.spec.num_rows;
-      weight_tile[ty + j * kSide][tx] =
-          inside ? to_float(weight[row * num_cols + weight_k + k + tx]) : 0.0f;
+      weight_tile[ty + j * kSide][tx] = inside ? weight.at(row, weight_shard, depth, k + tx) : 0.0f;
     }
     __syncthreads();
     for (int d = 0; d < kSide; ++d) {
@@ -225,14 +265,14 @@ __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& g
 
 /// How shards of the weights of each kind are multiplied: operator()(args, groups, tile, shard of
 /// x, sums).
-template <class T>
+template <class Numbers>
 struct WideShards {
   template <int kThreadRows>
   __device__ void multiply(const MatmulArgs& args, const Groups& groups, const Tile& tile,
                            int shard, Sums<kThreadRows>& sums) const {
     const std::int64_t depth = args.weight.spec.num_cols / args.weight.spec.k_shards;
-    multiply_shard<T, kThreadRows>(args, groups, tile, shard * depth,
-                                   (args.first_shard + shard) * depth, depth, sums);
+    multiply_shard<Numbers, kThreadRows>(args, groups, tile, shard, args.first_shard + shard, depth,
+                                         sums);
   }
 };
 template <QuantizedType kType>
@@ -246,11 +286,27 @@ struct QuantizedShards {
   }
 };
 
-/// A block computes one tile of the product. For a gated weight it stores act(gate) * up.
+/// What becomes of the sums of a gated weight: act(gate + update) * (up + update).
+struct Gating {
+  Activation activation = Activation::kSilu;
+  SwishClamp clamp = {};
+  ConstMatrix update = {};  ///< added before: of the gates, then of `up`; without data: none
+
+  __device__ float apply(float gate, float up) const {
+    if (activation == Activation::kSilu) return math::silu(gate) * up;
+    if (activation == Activation::kGeluTanh) return math::gelu_tanh(gate) * up;
+    // Comparisons that keep NaN.
+    gate = gate > clamp.limit ? clamp.limit : gate;
+    up = up > clamp.limit ? clamp.limit : up;
+    up = up < -clamp.limit ? -clamp.limit : up;
+    return math::swish(gate, clamp.alpha) * (up + 1.0f);
+  }
+};
+
+/// A block computes one tile of the product. For a gated weight it applies the gating.
 template <class Shards, int kThreadRows>
 __global__ void __launch_bounds__(kSide* kSide)
-    matmul_kernel(MatmulArgs args, Groups groups, Shards shards, int num_shards,
-                  Activation activation) {
+    matmul_kernel(MatmulArgs args, Groups groups, Shards shards, int num_shards, Gating gating) {
   Tile tile;
   if (!find_tile(args, groups, kSide * kThreadRows, tile)) return;
   const auto multiply = [&](int shard, Sums<kThreadRows>& to) {
@@ -273,7 +329,10 @@ __global__ void __launch_bounds__(kSide* kSide)
   }
   const WeightSpec& spec = args.weight.spec;
   const auto with_bias = [&](float sum, std::int64_t col) {
-    return args.bias == nullptr ? sum : sum + args.bias[col];
+    return tile.bias == nullptr ? sum : sum + tile.bias[col];
+  };
+  const auto updated = [&](float sum, std::int64_t row, std::int64_t col) {
+    return gating.update.data == nullptr ? sum : sum + gating.update.row(row)[col];
   };
   for (int i = 0; i < kThreadRows; ++i) {
     const std::int64_t row = tile.first_row + threadIdx.y + i * kSide;
@@ -284,8 +343,9 @@ __global__ void __launch_bounds__(kSide* kSide)
       if (col >= args.out.num_cols) break;
       float value = with_bias(total[i][j], col);
       if (spec.is_gated) {
-        value = activation == Activation::kSilu ? math::silu(value) : math::gelu_tanh(value);
-        value *= with_bias(total[i][j + kHalf], args.out.num_cols + col);
+        const std::int64_t up = args.out.num_cols + col;
+        value = gating.apply(updated(value, row, col),
+                             updated(with_bias(total[i][j + kHalf], up), row, up));
       }
       args.out.row(row)[col] = value;
     }
@@ -294,7 +354,7 @@ __global__ void __launch_bounds__(kSide* kSide)
 
 template <int kThreadRows, class Shards>
 void launch_matmul(const OpContext& context, const MatmulArgs& args, const Groups& groups,
-                   const Shards& shards, int num_shards, Activation activation) {
+                   const Shards& shards, int num_shards, const Gating& gating) {
   const dim3 threads(kSide, kSide);
   const std::int64_t num_rows = args.out.num_rows;
   constexpr std::int64_t kTileRows = kSide * kThreadRows;
@@ -305,37 +365,40 @@ void launch_matmul(const OpContext& context, const MatmulArgs& args, const Group
   const dim3 grid(static_cast<unsigned>(ceil_div(args.weight.spec.num_rows, kTileCols)),
                   static_cast<unsigned>(num_tiles));
   launch(context, grid, threads, matmul_kernel<Shards, kThreadRows>, args, groups, shards,
-         num_shards, activation);
+         num_shards, gating);
 }
 
 template <class Shards>
 void multiply_shards(const OpContext& context, const MatmulArgs& args, const Groups& groups,
-                     const Shards& shards, int num_shards, Activation activation) {
+                     const Shards& shards, int num_shards, const Gating& gating) {
   if (args.out.num_rows <= kSide * std::max<std::int64_t>(1, groups.num_groups)) {
-    launch_matmul<1>(context, args, groups, shards, num_shards, activation);
+    launch_matmul<1>(context, args, groups, shards, num_shards, gating);
   } else {
-    launch_matmul<4>(context, args, groups, shards, num_shards, activation);
+    launch_matmul<4>(context, args, groups, shards, num_shards, gating);
   }
 }
 
-/// activation: for a gated weight. space: matmul_workspace_bytes of the weight.
+/// gating: for a gated weight. space: matmul_workspace_bytes of the weight.
 void multiply(const OpContext& context, const MatmulArgs& args, const Groups& groups,
-              Activation activation, std::byte* space) {
+              const Gating& gating, std::byte* space) {
   if (args.out.num_rows == 0) return;
   const WeightSpec& spec = args.weight.spec;
   const int num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
   if (spec.quantized == QuantizedType::kNone) {
     return with_element_type(spec.type, [&](auto zero) {
-      multiply_shards(context, args, groups, WideShards<decltype(zero)>{}, num_shards, activation);
+      multiply_shards(context, args, groups, WideShards<WideNumbers<decltype(zero)>>{}, num_shards,
+                      gating);
     });
   }
+  if (spec.quantized == QuantizedType::kFp4)
+    return multiply_shards(context, args, groups, WideShards<Fp4Numbers>{}, num_shards, gating);
   const QuantizedX x = quantize_rows(context, spec, num_shards, args.x, space);
   if (spec.quantized == QuantizedType::kInt8) {
     multiply_shards(context, args, groups, QuantizedShards<QuantizedType::kInt8>{x}, num_shards,
-                    activation);
+                    gating);
   } else {
     multiply_shards(context, args, groups, QuantizedShards<QuantizedType::kInt4>{x}, num_shards,
-                    activation);
+                    gating);
   }
 }
 
@@ -347,7 +410,7 @@ std::int64_t hidden_bytes(const WeightSpec& down, std::int64_t num_rows) {
 }  // namespace
 
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept {
-  if (spec.quantized == QuantizedType::kNone) return 0;
+  if (spec.quantized == QuantizedType::kNone || spec.quantized == QuantizedType::kFp4) return 0;
   return quantized_x_bytes(spec, spec.k_shards, max_rows);
 }
 
@@ -363,11 +426,12 @@ std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSp
 
 void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
   const WeightSpec& down = args.down.spec;
-  const Matrix hidden(reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows,
-                      down.num_cols);
+  Matrix hidden = args.hidden;
+  if (hidden.data == nullptr)
+    hidden = {reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows, down.num_cols};
   std::byte* const space = context.workspace.data() + hidden_bytes(down, hidden.num_rows);
   multiply(context, {.x = args.x, .weight = args.gate_up, .bias = args.gate_up_bias, .out = hidden},
-           {}, args.activation, space);
+           {}, {args.activation, args.clamp, args.gate_up_update}, space);
   multiply(context, {.x = hidden, .weight = args.down, .bias = args.down_bias, .out = args.out}, {},
            {}, space);
 }
@@ -385,10 +449,12 @@ void experts_mlp(const OpContext& context, const ExpertsMlpArgs& args) noexcept 
   Groups groups{.weights = args.gate_up_data,
                 .first_row = args.first_pair,
                 .num_groups = args.num_experts,
-                .x_rows = args.tokens};
-  multiply(context, {.x = args.x, .weight = {args.gate_up}, .out = hidden}, groups, args.activation,
-           space);
+                .x_rows = args.tokens,
+                .biases = args.gate_up_biases};
+  multiply(context, {.x = args.x, .weight = {args.gate_up}, .out = hidden}, groups,
+           {args.activation, args.clamp}, space);
   groups.weights = args.down_data;
+  groups.biases = nullptr;
   groups.x_rows = nullptr;
   multiply(context, {.x = hidden, .weight = {args.down}, .out = args.out}, groups, {}, space);
 }

@@ -1,6 +1,8 @@
 // Weights in the layout of the device, packed in host memory. A wide weight is stored as in a
 // checkpoint, [N, K], dense; see quantized_rows.cuh for quantised ones.
 
+#include <bit>
+
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"
 #include "kernels/cuda/quantized_rows.cuh"
@@ -13,6 +15,30 @@ void put_int4(std::uint8_t* row, std::int64_t k, int value) {
   const int nibble = (value + kInt4Bias) << (k % 8 / 4 * 4);
   std::uint8_t& byte = row[k / 8 * 4 + k % 4];
   byte = static_cast<std::uint8_t>(byte | nibble);
+}
+
+/// Packs rows of a matrix of kFp4.
+void pack_fp4_rows(const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,
+                   std::byte* packed) {
+  const QuantizedLayout layout = quantized_layout(spec);
+  const std::int64_t depth = spec.num_cols / spec.k_shards;
+  for (std::int64_t row = 0; row < part.num_rows; ++row) {
+    for (std::int64_t col = 0; col < spec.num_cols; ++col) {
+      const int value = part.values[row * spec.num_cols + col];
+      const float number = 0.5f * static_cast<float>(value);
+      unsigned nibble = 0;
+      while (fp4_number(nibble) != number) ++nibble;
+      const std::int64_t at = col / depth * padded_depth(spec) + col % depth;
+      packed[(first_row + row) * layout.row_bytes + at / 2] |=
+          static_cast<std::byte>(at % 2 == 0 ? nibble : nibble << 4);
+    }
+    for (std::int64_t group = 0; group < layout.row_groups; ++group) {
+      // Of a number of E2M1: of twice that number it is half as large.
+      const float scale = 2.0f * part.scales[row * layout.row_groups + group];
+      packed[layout.scales + (first_row + row) * layout.row_groups + group] =
+          static_cast<std::byte>(std::bit_cast<std::uint32_t>(scale) >> 23);
+    }
+  }
 }
 
 void pack_floats(const float* from, std::int64_t count, std::byte* to) {
@@ -42,6 +68,7 @@ void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t fi
 
 void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,
                          std::byte* packed) noexcept {
+  if (spec.quantized == QuantizedType::kFp4) return pack_fp4_rows(spec, part, first_row, packed);
   const QuantizedLayout layout = quantized_layout(spec);
   const std::int64_t depth = spec.num_cols / spec.k_shards;
   for (std::int64_t row = 0; row < part.num_rows; ++row) {

@@ -5,6 +5,9 @@
 // their minimums, [num_rows, k_shards * groups] of f16 each; the last group of a shard is padded.
 // 4-bit numbers have a bias of 8, and a word of 32 bits has eight of them: k 0 to 3 are the lower
 // nibbles of its bytes, k 4 to 7 the upper ones, so that two masks give the operands of __dp4a.
+//
+// Numbers of kFp4 are nibbles in order, the lower one of a byte first; their scales are exponents
+// with the bias of f32, in a byte each.
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -32,11 +35,12 @@ struct QuantizedLayout {
 };
 __host__ __device__ inline QuantizedLayout quantized_layout(const WeightSpec& spec) {
   QuantizedLayout layout;
-  layout.row_bytes =
-      spec.k_shards * padded_depth(spec) / (spec.quantized == QuantizedType::kInt4 ? 2 : 1);
+  const bool is_fp4 = spec.quantized == QuantizedType::kFp4;
+  layout.row_bytes = spec.k_shards * padded_depth(spec);
+  if (spec.quantized != QuantizedType::kInt8) layout.row_bytes = ceil_div(layout.row_bytes, 2);
   layout.row_groups = spec.k_shards * spec.groups_per_shard();
-  const std::int64_t scale_bytes =
-      round_up_to_64(spec.num_rows * layout.row_groups * static_cast<std::int64_t>(sizeof(__half)));
+  const std::int64_t scale_bytes = round_up_to_64(
+      spec.num_rows * layout.row_groups * (is_fp4 ? 1 : static_cast<std::int64_t>(sizeof(__half))));
   layout.scales = round_up_to_64(spec.num_rows * layout.row_bytes);
   layout.minimums = layout.scales + scale_bytes;
   layout.num_bytes = layout.minimums + (spec.has_minimums ? scale_bytes : 0);
@@ -48,6 +52,15 @@ struct QuantizedGroup {
   float scaled_sum;  ///< scale * sum of the numbers
   std::int32_t sum;
 };
+
+/// The number of E2M1 with these 4 bits.
+__host__ __device__ inline float fp4_number(unsigned nibble) {
+  const unsigned size = nibble & 7u;
+  // 0, 1, 2, 3, 4, 6, 8, 12 halves.
+  const unsigned halves = size < 4 ? size : (size % 2 + 2) << (size / 2 - 1);
+  const float number = 0.5f * static_cast<float>(halves);
+  return (nibble & 8u) != 0 ? -number : number;
+}
 
 /// Activations quantised for a product with some shards of a weight.
 struct QuantizedX {

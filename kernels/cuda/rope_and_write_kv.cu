@@ -13,8 +13,8 @@ namespace {
 /// Calls put(d, element d of the head, normed and rotated) for each d, on all threads of a block.
 /// Each thread reads what it puts, so put may write to x.
 template <class Put>
-__device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
-                                const float* norm_weight, const Put& put) {
+__device__ void norm_weighted_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token,
+                                         const float* x, const float* norm_weight, const Put& put) {
   const std::int64_t head_dim = args.q.head_dim;
   const float factor = norm_weight == nullptr ? 1.0f : rms_norm_factor(x, head_dim, args.norm_eps);
   const auto normed = [&](std::int64_t d) {
@@ -36,6 +36,21 @@ __device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t tok
     put(first, a * c - b * s);
     put(second, b * c + a * s);
   });
+}
+
+/// The same, with what comes behind the rotation; scale: of the head.
+template <class Put>
+__device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
+                                const float* norm_weight, float scale, const Put& put) {
+  if (args.norms_rotated) {
+    float squares = 0.0f;
+    norm_weighted_and_rotate(args, token, x, norm_weight,
+                             [&](std::int64_t, float value) { squares += value * value; });
+    squares = reduce_block(squares, Sum{});
+    scale /= sqrtf(squares / static_cast<float>(args.q.head_dim) + args.norm_eps);
+  }
+  norm_weighted_and_rotate(args, token, x, norm_weight,
+                           [&](std::int64_t d, float value) { put(d, value * scale); });
 }
 
 /// Calls put(d, number) for each element of a head's row, on all threads of a block. Returns the
@@ -70,7 +85,8 @@ void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& ar
     const std::int64_t row_of_token = row % rows_per_token;
     if (row_of_token < num_heads) {
       float* q = args.q.row(token, row_of_token);
-      norm_and_rotate(args, token, q, args.q_norm_weight,
+      const float scale = args.q_scales == nullptr ? 1.0f : args.q_scales[args.positions[token]];
+      norm_and_rotate(args, token, q, args.q_norm_weight, scale,
                       [q](std::int64_t d, float value) { q[d] = value; });
       return;
     }
@@ -85,8 +101,8 @@ void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& ar
       const std::int64_t block_size = args.cache.block_size;
       const float* k = args.k.row(token, head);
       if constexpr (kHasScale<T>) {
-        TROUPE_SHARED(rotated, float[kMaxHeadDim]);
-        norm_and_rotate(args, token, k, args.k_norm_weight,
+        TROUPE_SHARED(rotated, float[kMaxLatentKeyDim]);
+        norm_and_rotate(args, token, k, args.k_norm_weight, 1.0f,
                         [&](std::int64_t d, float value) { rotated[d] = value; });
         __syncthreads();
         const float scale =
@@ -94,11 +110,11 @@ void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& ar
                             [&](std::int64_t d, T number) { keys[d * block_size] = number; });
         if (threadIdx.x == 0) token_scales(args.cache, key_page)[offset] = scale;
       } else {
-        norm_and_rotate(args, token, k, args.k_norm_weight, [&](std::int64_t d, float value) {
+        norm_and_rotate(args, token, k, args.k_norm_weight, 1.0f, [&](std::int64_t d, float value) {
           keys[d * block_size] = from_float<T>(value);
         });
       }
-    } else {
+    } else if (args.cache.latent_dim == 0) {
       const float* v = args.v.row(token, head);
       T* const value_page = value_block<T>(args.cache, block, head);
       T* const values = value_page + offset * args.cache.head_dim;

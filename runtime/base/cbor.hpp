@@ -20,6 +20,7 @@ class CborWriter {
     else
       head(1, static_cast<std::uint64_t>(-1 - x));
   }
+  void natural(std::uint64_t x) { head(0, x); }
   /// As integer() for each, without growing the buffer in between.
   void integers(std::span<const std::int32_t> xs) {
     constexpr std::size_t kMaxBytes = 5;

@@ -9,6 +9,11 @@
 namespace troupe {
 namespace {
 
+/// vLLM's key, and more where that would be the same for other weights.
+std::string path_of(const LoraRequest& lora) {
+  return lora.revision == 0 ? lora.path : lora.path + "@" + std::to_string(lora.revision);
+}
+
 using Bytes = std::vector<std::uint8_t>;
 
 /// Produces CPython's pickle, protocol 5, of the hashed values: strings, ints, None, and tuples of
@@ -133,7 +138,7 @@ void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, 
     out.begin_tuple(num_keys);
     if (request.lora) {
       out.begin_tuple(3);
-      out.tag("lora"), out.text(request.lora->name), out.text(request.lora->path);
+      out.tag("lora"), out.text(request.lora->name), out.text(path_of(*request.lora));
       out.end_tuple(3);
     }
     for_each_overlap(request, begin, end, [&](const MultiModalFeature& item) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "messages/encoder_input.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe {
@@ -18,12 +19,6 @@ const MultiModalFeature& EncoderCacheManager::item_of(RequestId id, std::int32_t
   const auto known = requests_.find(id);
   CHECK(known != requests_.end(), value(id));
   return known->second.items.at(static_cast<std::size_t>(item));
-}
-
-std::int32_t EncoderCacheManager::num_embeds(const MultiModalFeature& item) {
-  if (item.is_embed.empty()) return item.length;
-  return static_cast<std::int32_t>(
-      std::count_if(item.is_embed.begin(), item.is_embed.end(), [](auto x) { return x != 0; }));
 }
 
 std::int32_t EncoderCacheManager::cached_embeds(RequestId id, std::int32_t item) const {
@@ -239,7 +234,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
       return std::find(list.begin(), list.end(), index) != list.end();
     };
     if (is_in(question.pending_items)) {
-      answer.is_pending = true;
+      answer.pending_item = index;
       answer.num_new_tokens = before_item;
       break;
     }

@@ -47,7 +47,6 @@ class EncoderCacheManager {
 
   // ---- operations ----
   void set_request(RequestId id, std::vector<MultiModalFeature> items);
-  [[nodiscard]] static std::int32_t num_embeds(const MultiModalFeature& item);
   /// Size of the cached output with the item's identifier in embeddings, or -1.
   [[nodiscard]] std::int32_t cached_embeds(RequestId id, std::int32_t item) const;
   /// Adds a reference if the output is cached.

@@ -180,6 +180,32 @@ Result<std::optional<std::int64_t>> ConnectorExtraConfig::take_number(const std:
       key, "must be an integer from " + std::to_string(least) + " on, it is " + value.dump());
 }
 
+Result<bool> ConnectorExtraConfig::take_boolean(const std::string& key, bool otherwise) {
+  const json value = json_->take(key);
+  if (value.is_null()) return otherwise;
+  if (value.is_boolean()) return value.get<bool>();
+  return json_->wrong(key, "must be true or false, it is " + value.dump());
+}
+
+Result<double> ConnectorExtraConfig::take_real(const std::string& key, double otherwise) {
+  const json value = json_->take(key);
+  if (value.is_null()) return otherwise;
+  if (value.is_number()) return value.get<double>();
+  return json_->wrong(key, "must be a number, it is " + value.dump());
+}
+
+Result<std::vector<std::string>> ConnectorExtraConfig::take_objects(const std::string& key) {
+  const json value = json_->take(key);
+  std::vector<std::string> texts;
+  if (value.is_null()) return texts;
+  for (const json& object : value.is_array() ? value : json::array({nullptr})) {
+    if (!object.is_object())
+      return json_->wrong(key, "must be an array of objects, it is " + value.dump());
+    texts.push_back(object.dump());
+  }
+  return texts;
+}
+
 Result<double> ConnectorExtraConfig::take_seconds(const std::string& key, double otherwise) {
   const json value = json_->take(key);
   if (value.is_null()) return otherwise;

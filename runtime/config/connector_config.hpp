@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/result.hpp"
 
@@ -68,6 +69,12 @@ class ConnectorExtraConfig {
   /// The same of a whole number from `least` on. nullopt: it is missing.
   [[nodiscard]] Result<std::optional<std::int64_t>> take_number(const std::string& key,
                                                                 std::int64_t least);
+  /// The same of true and false.
+  [[nodiscard]] Result<bool> take_boolean(const std::string& key, bool otherwise);
+  /// The same of any number.
+  [[nodiscard]] Result<double> take_real(const std::string& key, double otherwise);
+  /// The JSON texts of the objects of an array; none where it is missing.
+  [[nodiscard]] Result<std::vector<std::string>> take_objects(const std::string& key);
   /// The same of a number of seconds from 0 on.
   [[nodiscard]] Result<double> take_seconds(const std::string& key, double otherwise);
   /// Errors: kInvalidArgument naming a key that nobody took.

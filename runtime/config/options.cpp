@@ -4,8 +4,10 @@
 #include <iterator>
 
 #include "runtime/base/ordered_json.hpp"
+#include "runtime/config/adapter_options.hpp"
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -122,6 +124,10 @@ void bind_options(OptionSet& set, Options& options) {
            "which of the pictures that no request uses goes first: the one released first, or the "
            "least recently used one",
            {"fifo", "lru"})
+      .add("encoder-step-ms", engine.encoder_step_ms,
+           "pictures are encoded in slices between steps, so long in each, that others wait no "
+           "longer; 0: whole, in the step that needs them, as in vLLM",
+           0, 3'600'000)
       .add("disable-chunked-mm-input", engine.disable_chunked_mm_input,
            "compute the tokens of a picture in one step, for any model")
       .add("max-num-scheduled-tokens", engine.max_num_scheduled_tokens,
@@ -196,11 +202,22 @@ void bind_options(OptionSet& set, Options& options) {
            "steps at the same time",
            1, 64)
       .alias("-pp")
+      .add("enable-expert-parallel", engine.enable_expert_parallel,
+           "tensor-parallel workers have some of the experts each, not a part of every one")
       .add(
           "data-parallel-size", engine.data_parallel_size,
           "number of data-parallel engine replicas, each with the whole model and its own KV cache",
           1, 64)
       .alias("-dp")
+      .add(
+          "group-roles", engine.group_roles,
+          "role of each of the data-parallel groups: prefill computes long prompts, decode goes on "
+          "with them, both does either; default: both")
+      .add(
+          "disaggregation-threshold", engine.disaggregation_threshold,
+          "tokens of a prompt, of 4 bytes of text each, from which on a prefill group computes it; "
+          "what the decode group is likely to have cached does not count",
+          0, kMaxCount)
       .add("num-input-processors", engine.num_input_processors,
            "threads that render and tokenize prompts; one is reserved for short ones", 2, 64)
       .add("max-input-time-s", engine.max_input_time_s,
@@ -209,16 +226,45 @@ void bind_options(OptionSet& set, Options& options) {
            0, 86400)
       .add("speculative-config", engine.speculative_config,
            "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
-           "lookup: prompt_lookup_min, prompt_lookup_max) or draft_model (model, quantization)")
+           "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
+           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
+           "_min_token_prob) or draft_model (model, quantization); adaptive: fewer drafts where "
+           "they do not come true, the default with suffix")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
            "ec_connector_extra_config, ec_connector_module_path")
       .add("kv-transfer-config", engine.kv_transfer_config,
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
-           "computed; fields: kv_connector (OffloadingConnector: host memory; ExampleConnector: "
-           "files), kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy "
+           "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
+           "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
+           "MultiConnector: several of them; "
+           "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
+           "kv_load_failure_policy "
            "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
+      .add("session-ttl-s", engine.session_ttl_s,
+           "seconds for which the KV cache keeps the blocks of a session's last request "
+           "(session_id, "
+           "X-Session-ID), unless their room is needed; 0: they may be evicted at once",
+           0, 86400)
+      .add("enable-lora", engine.enable_lora, "requests may name LoRA adapters as their model")
+      .add(
+          "lora-modules", engine.lora_modules,
+          "adapters that are loaded at the start: name=path, or JSON objects with name and path; a "
+          "path is a folder as PEFT saves it")
+      .add("max-loras", engine.max_loras, "different adapters in one step", 1, kMaxCount)
+      .add("max-lora-rank", engine.max_lora_rank,
+           "highest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)
+      .add("max-cpu-loras", engine.max_cpu_loras,
+           "adapters that a worker keeps in memory; the one used longest ago goes first, and is "
+           "read again when it is wanted; 0: max-loras",
+           0, kMaxCount)
+      .add("lora-dtype", engine.lora_dtype,
+           "data type of adapters; auto: bfloat16 for a model in bfloat16, else float32",
+           {"auto", "bfloat16", "float32"})
+      .add("lora-directory", engine.lora_directory,
+           "folder with a folder for each adapter, by name: they are loaded as they come, and "
+           "unloaded as they go")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish KV cache events over ZeroMQ; fields: "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -386,6 +432,9 @@ void bind_options(OptionSet& set, Options& options) {
            "seconds for which a finished stream stays resumable", 1, 86400)
       .add("keep-alive", server.keep_alive,
            "run the Supervisor in a child process, and start it again whenever a signal ends it")
+      .add("allow-runtime-lora-updating", server.allow_runtime_lora_updating,
+           "enable /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of the "
+           "server")
       .add("server-dev-mode", server.server_dev_mode,
            "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache, "
            "/reset_mm_cache and /server_info; not for production")
@@ -521,10 +570,17 @@ Result<void> validate(const Options& options) {
             ", with a draft model it must be at least " + std::to_string(kDraftModelSlots + 1),
         "max-num-batched-tokens");
   }
+  ASSIGN_OR_RETURN(const AdapterOptions adapters, parse_adapter_options(engine));
+  for (const LoraRequest& module : adapters.modules)
+    if (std::ranges::find(options.model.served_model_name, module.name) !=
+        options.model.served_model_name.end())
+      return invalid_argument("lora-modules: " + module.name + " is the name of the base model",
+                              "lora-modules");
   RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
   RETURN_IF_ERROR(parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
   ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
-                   parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config));
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine)));
+  RETURN_IF_ERROR(group_roles(engine));
   if (kv_transfer.is_enabled() && !engine.enable_prefix_caching)
     return invalid_argument("kv-transfer-config: blocks have no keys without enable-prefix-caching",
                             "kv-transfer-config");

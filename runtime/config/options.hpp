@@ -40,6 +40,7 @@ struct EngineOptions {
   std::int64_t max_num_encoder_input_tokens = 0;  ///< the same
   std::int64_t encoder_cache_size = 0;            ///< the same
   std::string encoder_cache_eviction = "fifo";
+  std::int64_t encoder_step_ms = 20;
   bool disable_chunked_mm_input = false;
   std::int64_t long_prefill_token_threshold = 0;
   bool enable_chunked_prefill = true;
@@ -66,13 +67,24 @@ struct EngineOptions {
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;
+  bool enable_expert_parallel = false;
   std::int64_t data_parallel_size = 1;
+  std::vector<std::string> group_roles;  ///< of each group; empty: both
+  std::int64_t disaggregation_threshold = 256;
   std::int64_t num_input_processors = 2;
   double max_input_time_s = 20;    ///< 0: no limit
+  double session_ttl_s = 0;        ///< 0: blocks are not kept
   std::string kv_events_config;    ///< JSON object
   std::string speculative_config;  ///< JSON object
   std::string ec_transfer_config;  ///< JSON object
   std::string kv_transfer_config;  ///< JSON object
+  bool enable_lora = false;
+  std::vector<std::string> lora_modules;  ///< "name=path" or JSON objects
+  std::int64_t max_loras = 1;
+  std::int64_t max_lora_rank = 16;
+  std::int64_t max_cpu_loras = 0;  ///< 0: max_loras
+  std::string lora_dtype = "auto";
+  std::string lora_directory;  ///< whose adapters are loaded as they come; empty: none
 };
 
 /// Pictures in requests.
@@ -145,6 +157,7 @@ struct ServerOptions {
   std::int64_t max_batch_requests = 50000;
   std::int64_t max_batch_in_flight = 64;
   bool keep_alive = false;
+  bool allow_runtime_lora_updating = false;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
   std::int64_t dev_crash_signal = 11;

@@ -14,14 +14,19 @@ namespace troupe {
 
 struct RoleSpec {
   Role role{};
-  std::string_view name;   ///< as a configuration file has it
-  bool is_shared = false;  ///< one actor for all groups
+  std::string_view name;     ///< as a configuration file has it
+  bool is_shared = false;    ///< of all groups, not of each
+  bool is_optional = false;  ///< on any number of nodes, or on none; else on one
   std::array<Peer, 4> peer_list{};
   std::size_t num_peers = 0;
 
   constexpr RoleSpec(Role which, std::string_view called, bool shared,
-                     std::initializer_list<Peer> peers)
-      : role(which), name(called), is_shared(shared), num_peers(peers.size()) {
+                     std::initializer_list<Peer> peers, bool optional = false)
+      : role(which),
+        name(called),
+        is_shared(shared),
+        is_optional(optional),
+        num_peers(peers.size()) {
     std::copy(peers.begin(), peers.end(), peer_list.begin());
   }
   /// Whom its actor sends to.
@@ -46,6 +51,7 @@ inline constexpr std::array<RoleSpec, kNumRoles> kRoles = {{
     {Role::kKVCacheManager, "kv-cache-manager", false, {}},
     {Role::kEncoderCacheManager, "encoder-cache-manager", false, {}},
     {Role::kExecutor, "executor", false, {Peer::kWorkers, Peer::kRingNodes}},
+    {Role::kEncoder, "encoder", true, {}, /*optional=*/true},
 }};
 
 [[nodiscard]] constexpr const RoleSpec& spec_of(Role role) {

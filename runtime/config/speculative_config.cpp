@@ -16,6 +16,12 @@ constexpr std::uint64_t kMaxDraftTokens = 128;
 constexpr std::uint64_t kMaxMatch = 1 << 16;
 constexpr std::uint64_t kMaxModelLen = 1 << 30;
 constexpr std::int32_t kUsualMatch = 5;
+constexpr std::uint64_t kMaxCachedRequests = 1 << 24;
+constexpr double kMaxSpecFactor = 128;
+/// vLLM's.
+constexpr std::int32_t kUsualDepth = 24;
+constexpr std::int32_t kUsualCachedRequests = 10000;
+constexpr double kUsualTokenProb = 0.1;
 /// Options of how vLLM runs a draft model; they do not affect tokens.
 constexpr std::array<std::string_view, 3> kWithoutEffect = {
     "enforce_eager", "disable_padded_drafter_batch", "use_local_argmax_reduction"};
@@ -33,6 +39,14 @@ Result<std::int32_t> read_count(const std::string& key, const json& value, std::
   return static_cast<std::int32_t>(*number);
 }
 
+Result<double> read_share(const std::string& key, const json& value, double most) {
+  const double number = value.is_number() ? value.get<double>() : -1;
+  if (!(number >= 0 && number <= most))
+    return wrong(key, "must be a number from 0 to " + std::to_string(static_cast<int>(most)) +
+                          ", it is " + value.dump());
+  return number;
+}
+
 }  // namespace
 
 Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
@@ -45,12 +59,18 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
   }
   std::optional<std::int32_t> min_match;
   std::optional<std::int32_t> max_match;
+  std::optional<std::int32_t> depth;
+  std::optional<std::int32_t> cached_requests;
+  std::optional<double> spec_factor;
+  std::optional<double> token_prob;
+  std::optional<bool> adaptive;
   std::string method;
   for (const auto& [key, value] : object.items()) {
     if (value.is_null()) continue;
     if (key == "method") {
-      if (value != "ngram" && value != "draft_model")
-        return wrong(key, "must be \"ngram\" or \"draft_model\", it is " + value.dump());
+      if (value != "ngram" && value != "suffix" && value != "draft_model")
+        return wrong(key,
+                     "must be \"ngram\", \"suffix\" or \"draft_model\", it is " + value.dump());
       method = value.get<std::string>();
     } else if (key == "model") {
       if (!value.is_string() || value.get_ref<const std::string&>().empty())
@@ -62,6 +82,21 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
       ASSIGN_OR_RETURN(min_match, read_count(key, value, kMaxMatch));
     } else if (key == "prompt_lookup_max") {
       ASSIGN_OR_RETURN(max_match, read_count(key, value, kMaxMatch));
+    } else if (key == "suffix_decoding_max_tree_depth") {
+      ASSIGN_OR_RETURN(depth, read_count(key, value, kMaxMatch));
+    } else if (key == "suffix_decoding_max_cached_requests") {
+      if (value == 0) {
+        cached_requests = 0;
+      } else {
+        ASSIGN_OR_RETURN(cached_requests, read_count(key, value, kMaxCachedRequests));
+      }
+    } else if (key == "suffix_decoding_max_spec_factor") {
+      ASSIGN_OR_RETURN(spec_factor, read_share(key, value, kMaxSpecFactor));
+    } else if (key == "suffix_decoding_min_token_prob") {
+      ASSIGN_OR_RETURN(token_prob, read_share(key, value, 1));
+    } else if (key == "adaptive") {
+      if (!value.is_boolean()) return wrong(key, "must be true or false, it is " + value.dump());
+      adaptive = value.get<bool>();
     } else if (key == "quantization") {
       if (!value.is_string()) return wrong(key, "must be a string, it is " + value.dump());
       config.draft_quantization = value.get<std::string>();
@@ -78,7 +113,31 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     }
   }
   if (method.empty() && config.draft_model.empty())
-    return wrong("method", "is missing, expected \"ngram\" or, with model, \"draft_model\"");
+    return wrong("method",
+                 "is missing, expected \"ngram\", \"suffix\" or, with model, \"draft_model\"");
+  if (method != "suffix" && (depth || cached_requests || spec_factor || token_prob))
+    return wrong("suffix_decoding_*", "is valid for method \"suffix\" only");
+  if (adaptive && !config.draft_model.empty())
+    return wrong("adaptive", "is not valid for method \"draft_model\"");
+  config.adaptive = adaptive.value_or(method == "suffix");
+  if (method == "suffix") {
+    if (!config.draft_model.empty()) return wrong("model", "is not valid for method \"suffix\"");
+    if (min_match || max_match)
+      return wrong(min_match ? "prompt_lookup_min" : "prompt_lookup_max",
+                   "is valid for method \"ngram\" only");
+    config.suffix_max_depth = depth.value_or(kUsualDepth);
+    config.suffix_max_cached_requests = cached_requests.value_or(kUsualCachedRequests);
+    config.suffix_max_spec_factor = spec_factor.value_or(1);
+    config.suffix_min_token_prob = token_prob.value_or(kUsualTokenProb);
+    // As many as a match can give, in vLLM too.
+    if (config.num_draft_tokens == 0)
+      config.num_draft_tokens =
+          std::min(config.suffix_max_depth, static_cast<std::int32_t>(kMaxDraftTokens));
+    for (const char* key : {"quantization", "max_model_len"})
+      if (object.contains(key) && !object[key].is_null())
+        return wrong(key, "is valid for method \"draft_model\" only");
+    return config;
+  }
   if (config.num_draft_tokens == 0) return wrong("num_speculative_tokens", "is missing");
   if (method == "draft_model" && config.draft_model.empty())
     return wrong("model", "is required by method \"draft_model\"");

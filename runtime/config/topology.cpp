@@ -62,6 +62,7 @@ Result<void> take_entry(NodeConfig& node, const ConfigEntry& entry, const Topolo
   for (const std::string& element : entry.list) {
     if (entry.key == "roles") {
       ASSIGN_OR_RETURN(const Role role, parse_role(element));
+      if (node.has(role)) return invalid_argument("role '" + element + "' is listed twice");
       node.roles.push_back(role);
     } else if (entry.key == "workers") {
       ASSIGN_OR_RETURN(const std::int32_t rank, parse_number("worker", element, size.num_workers));
@@ -93,6 +94,7 @@ Result<void> check_places(const std::vector<NodeConfig>& nodes, const TopologySi
   for (std::int32_t group = 0; group < size.num_groups; ++group) {
     const std::string of = size.num_groups > 1 ? " of group " + std::to_string(group) : "";
     for (const RoleSpec& spec : kRoles) {
+      if (spec.is_optional) continue;
       RETURN_IF_ERROR(
           check(std::string(spec.name) + (spec.is_shared ? "" : of), [&](const NodeConfig& node) {
             return spec.is_shared || node.is_in(group)
@@ -152,7 +154,7 @@ Result<void> check_optional(const Topology& topology) {
   }
   for (const NodeConfig& node : topology.nodes) {
     for (const Role role : node.roles) {
-      if (node.optional && spec_of(role).is_shared) {
+      if (node.optional && spec_of(role).is_shared && !spec_of(role).is_optional) {
         return invalid_argument("'" + node.name + "' is optional, but runs the " +
                                 std::string(spec_of(role).name));
       }
@@ -248,7 +250,8 @@ bool Topology::spans_hosts() const {
 
 Topology single_process_topology(const TopologySize& size) {
   NodeConfig all;
-  for (const RoleSpec& spec : kRoles) all.roles.push_back(spec.role);
+  for (const RoleSpec& spec : kRoles)
+    if (!spec.is_optional) all.roles.push_back(spec.role);
   all.workers.resize(static_cast<std::size_t>(size.num_workers));
   std::iota(all.workers.begin(), all.workers.end(), 0);
   all.groups.resize(static_cast<std::size_t>(size.num_groups));

@@ -11,7 +11,9 @@
 //   host="10.0.0.2"      ; none: the Supervisor's own host, and the Supervisor starts the process
 //   device="cuda"        ; of its workers; none: that of the engine
 //
-// "request-router" may be omitted: it is then placed with the frontend.
+// "request-router" may be omitted: it is then placed with the frontend. "encoder" may be on any
+// number of nodes: each of them runs the model's encoder of pictures, for all groups; without one,
+// the workers encode.
 //
 // With data-parallel-size N there are N groups, each with all roles (except for the Frontend and
 // the RequestRouter, which are shared) and all ranks:
@@ -56,19 +58,21 @@ struct TopologySize {
 };
 
 /// Invariant after parse_topology: each shared role has one node, and in each group each other role
-/// and each rank has one.
+/// and each rank has one; optional roles have any number of nodes.
 struct Topology {
   std::vector<NodeConfig> nodes;  ///< in the order of the file
   TopologySize size;
 
   [[nodiscard]] const NodeConfig* find(std::string_view name) const;
+  /// Pre: the role is not optional.
   [[nodiscard]] const NodeConfig& node_of(Role role, std::int32_t group = 0) const;
   [[nodiscard]] const NodeConfig& node_of_worker(std::int32_t rank, std::int32_t group = 0) const;
   /// Whether some node is on another host, from which the Supervisor must be reachable.
   [[nodiscard]] bool spans_hosts() const;
 };
 
-/// All roles and ranks of all groups in one node, the Supervisor's own process.
+/// All ranks of all groups, and all roles but the optional ones, in one node, the Supervisor's own
+/// process.
 [[nodiscard]] Topology single_process_topology(const TopologySize& size);
 
 /// Whether a section of a configuration file describes a node.

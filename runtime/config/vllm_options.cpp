@@ -18,7 +18,6 @@ constexpr std::string_view kNoSwap = "preempted requests are recomputed, nothing
 constexpr std::string_view kMediaCache = "pictures are cached where they are processed";
 constexpr std::string_view kGrammars = "there is one engine of grammars";
 constexpr std::string_view kRequestGrammars = "requests set it in structured_outputs";
-constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kNotOffered = "it is not supported";
 constexpr std::string_view kOwnConfig = "config.json determines it";
 constexpr std::string_view kRunner = "runner decides what the model does";
@@ -78,7 +77,6 @@ constexpr VllmOption kOptions[] = {
     {"engine-use-ray", kFlag, kTopology},
     {"ray-workers-use-nsight", kFlag, kTopology},
     {"data-parallel-backend", kValue, kTopology, "mp|ray"},
-    {"enable-expert-parallel", kFlag, kTopology},
     {"decode-context-parallel-size", kValue, kNotOffered, "1"},
     {"prefill-context-parallel-size", kValue, kNotOffered, "1"},
     {"enable-dbo", kFlag, kSteps},
@@ -115,14 +113,11 @@ constexpr VllmOption kOptions[] = {
     {"tool-strict-level", kRefused, kNotOffered},
     {"reasoning-parser-plugin", kRefused, kNoCode},
     {"enable-reasoning", kFlag, "the reasoning parser follows from the chat template"},
-    {"enable-lora", kRefused, kNoAdapters},
-    {"lora-modules", kRefused, kNoAdapters},
-    {"max-loras", kRefused, kNoAdapters},
-    {"max-lora-rank", kRefused, kNoAdapters},
-    {"max-cpu-loras", kRefused, kNoAdapters},
-    {"lora-dtype", kRefused, kNoAdapters},
-    {"fully-sharded-loras", kRefused, kNoAdapters},
-    {"enable-prompt-adapter", kRefused, kNoAdapters},
+    {"fully-sharded-loras", kFlag, "each worker has of every adapter what its shard needs"},
+    {"lora-target-modules", kRefused, "adapters are loaded whole or not at all"},
+    {"default-mm-loras", kRefused, kNotOffered},
+    {"enable-tower-connector-lora", kRefused, kNotOffered},
+    {"enable-prompt-adapter", kRefused, "prompt adapters are not supported"},
     {"enable-ssl-refresh", kFlag, "certificates are read again when their files change"},
     {"tokenizer", kRefused, "the tokenizer is read from the model folder"},
     {"skip-tokenizer-init", kRefused, "the tokenizer is read from the model folder"},

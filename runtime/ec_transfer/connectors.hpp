@@ -13,8 +13,9 @@ inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
 
 /// ECExampleConnector, as vLLM's: one file per output,
 /// <shared_storage_path>/<identifier>/encoder_cache.safetensors with the tensor ec_cache [num_rows,
-/// hidden_size]. Extra configuration: shared_storage_path, "/tmp". The store has no limit; what
-/// waits to be written has ec_buffer_size bytes.
+/// hidden_size], float32; bfloat16 and float16, as vLLM's have it, is taken too. Extra
+/// configuration: shared_storage_path, "/tmp". The store has no limit; what waits to be written has
+/// ec_buffer_size bytes.
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_file_store(
     const ECConnectorContext& context);
 /// ECMemoryConnector: the memory of this process, ec_buffer_size bytes of it; what was used last
@@ -28,6 +29,11 @@ inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
 /// "default"; directory, "/dev/shm". Nobody holds a lock that outlives a process, and the last one
 /// to leave frees the memory; what killed ones left is freed by the next one.
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_shared_memory_store(
+    const ECConnectorContext& context);
+
+/// ECNetworkConnector: the memory of the topology's encoders, ec_buffer_size bytes of each, and of
+/// the processes that have fetched from them. Extra configuration: pool, "default".
+[[nodiscard]] Result<std::shared_ptr<OutputStore>> open_network_store(
     const ECConnectorContext& context);
 
 using OpenOutputStore = Result<std::shared_ptr<OutputStore>> (*)(const ECConnectorContext&);
@@ -49,7 +55,8 @@ template <OpenOutputStore kOpen>
       .create_worker =
           [](const ECConnectorContext& context) {
             return make_store_connector_worker(kOpen, context);
-          }};
+          },
+      .open_store = kOpen};
 }
 
 }  // namespace troupe

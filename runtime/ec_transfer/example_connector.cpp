@@ -16,6 +16,7 @@
 #include "runtime/base/json.hpp"
 #include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
+#include "runtime/models/half_floats.hpp"
 #include "runtime/models/safetensors.hpp"
 
 namespace troupe {
@@ -43,6 +44,14 @@ std::string digest_of(std::span<const float> values) {
 
 Error system_error(const std::string& what, const std::filesystem::path& path) {
   return {ErrorCode::kIo, "cannot " + what + " " + path.string() + ": " + std::strerror(errno)};
+}
+
+/// vLLM writes the type that its model computes in.
+StoredOutput widened(const TensorView& view) {
+  const auto values = std::make_shared<std::vector<float>>();
+  for (const std::uint16_t bits : view.elements<std::uint16_t>())
+    values->push_back(view.type == TensorType::kBF16 ? widen_bf16(bits) : widen_f16(bits));
+  return {values, *values};
 }
 
 /// Files of which nobody but their writers has anything to say: one that another program wrote, or
@@ -73,13 +82,15 @@ class SafetensorsStore final : public OutputStore {
     const auto tensor = tensors.find(kTensorName);
     if (tensor == tensors.end()) return corrupt(std::string("there is no tensor ") + kTensorName);
     const TensorView& view = tensor->second;
-    if (view.type != TensorType::kF32)
+    if (view.type != TensorType::kF32 && view.type != TensorType::kBF16 &&
+        view.type != TensorType::kF16)
       return corrupt(std::string(kTensorName) + " has the type " +
-                     std::string(to_string(view.type)) + ", expected F32");
+                     std::string(to_string(view.type)) + ", expected F32, BF16 or F16");
     const std::array expected{shape.num_rows, shape.hidden_size};
     if (!std::ranges::equal(view.shape, expected))
       return corrupt(std::string(kTensorName) + " has the shape " + shape_text(view.shape) +
                      ", expected " + shape_text(expected));
+    if (view.type != TensorType::kF32) return widened(view);  // another program's
     const auto values = view.elements<float>();
     std::uint64_t header_size = 0;
     std::memcpy(&header_size, bytes.data(), kLengthSize);

@@ -14,11 +14,16 @@
 
 namespace troupe {
 
+class OutputStore;
+class RemoteOutputs;
+
 /// What a connector is made for.
 struct ECConnectorContext {
   ConnectorConfig config;
   /// ModelLoaded::encoder_key: outputs of other encoders do not count.
   std::string encoder_key;
+  /// Of the topology's encoders; null: there are none, or this is one.
+  std::shared_ptr<RemoteOutputs> remote = nullptr;
 };
 
 /// A connector's two sides. Errors: kInvalidArgument naming the key of ec_connector_extra_config,
@@ -28,10 +33,15 @@ struct ECConnectorKind {
   Result<std::shared_ptr<ECConnector>> (*create)(const ECConnectorContext& context) = nullptr;
   Result<std::unique_ptr<ECConnectorWorker>> (*create_worker)(const ECConnectorContext& context) =
       nullptr;
+  /// Where encoders that run apart from the workers save their outputs; null: they cannot.
+  Result<std::shared_ptr<OutputStore>> (*open_store)(const ECConnectorContext& context) = nullptr;
 };
 
+/// The connector between encoders and workers where the configuration names none.
+inline constexpr const char* kNetworkConnector = "ECNetworkConnector";
+
 /// Of the interfaces ECConnector, ECConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kECConnectorInterface = 1;
+inline constexpr std::uint32_t kECConnectorInterface = 2;
 
 /// What a shared object exports under the name kECConnectorModule, as a constant:
 ///

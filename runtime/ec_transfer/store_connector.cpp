@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "messages/encoder_input.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/connector_config.hpp"
@@ -120,9 +121,7 @@ std::optional<bool> StoreConnector::has_cache_item(const std::string& identifier
 }
 
 void StoreConnector::update_state_after_alloc(const RequestState&, const MultiModalFeature& item) {
-  std::int32_t num_rows = 0;
-  for (const TokenSpan& run : embed_spans(item)) num_rows += run.end - run.begin;
-  loads_.push_back({item.identifier, num_rows});
+  loads_.push_back({item.identifier, num_embeds(item)});
 }
 
 std::string StoreConnector::build_connector_meta(const SchedulerOutput&) {

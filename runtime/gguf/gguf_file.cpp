@@ -38,7 +38,7 @@ constexpr std::array kTypes = {
     TypeInfo{7, "Q5_1", 32, 24}, TypeInfo{8, "Q8_0", 32, 34}, TypeInfo{10, "Q2_K", 256, 84},
     TypeInfo{11, "Q3_K", 256, 110}, TypeInfo{12, "Q4_K", 256, 144}, TypeInfo{13, "Q5_K", 256, 176},
     TypeInfo{14, "Q6_K", 256, 210}, TypeInfo{20, "IQ4_NL", 32, 18},
-    TypeInfo{23, "IQ4_XS", 256, 136},
+    TypeInfo{23, "IQ4_XS", 256, 136}, TypeInfo{39, "MXFP4", 32, 17},
     // Known by name only.
     TypeInfo{9, "Q8_1", 0, 0}, TypeInfo{15, "Q8_K", 0, 0}, TypeInfo{16, "IQ2_XXS", 0, 0},
     TypeInfo{17, "IQ2_XS", 0, 0}, TypeInfo{18, "IQ3_XXS", 0, 0}, TypeInfo{19, "IQ1_S", 0, 0},
@@ -46,7 +46,7 @@ constexpr std::array kTypes = {
     TypeInfo{25, "I16", 0, 0}, TypeInfo{26, "I32", 0, 0}, TypeInfo{27, "I64", 0, 0},
     TypeInfo{28, "F64", 0, 0}, TypeInfo{29, "IQ1_M", 0, 0}, TypeInfo{31, "Q4_0_4_4", 0, 0},
     TypeInfo{32, "Q4_0_4_8", 0, 0}, TypeInfo{33, "Q4_0_8_8", 0, 0}, TypeInfo{34, "TQ1_0", 0, 0},
-    TypeInfo{35, "TQ2_0", 0, 0}, TypeInfo{39, "MXFP4", 0, 0}, TypeInfo{40, "NVFP4", 0, 0}};
+    TypeInfo{35, "TQ2_0", 0, 0}, TypeInfo{40, "NVFP4", 0, 0}};
 
 const TypeInfo* find_type(std::uint32_t type) {
   const auto* found = std::ranges::find(kTypes, type, &TypeInfo::type);

@@ -32,6 +32,7 @@ enum class GgmlType : std::uint32_t {
   kQ6_K = 14,
   kIQ4_NL = 20,
   kIQ4_XS = 23,
+  kMXFP4 = 39,
   kBF16 = 30,
 };
 /// "Q4_K"; also names unsupported types: "IQ2_XS", "type 99".

@@ -97,14 +97,15 @@ Result<std::vector<GgufWeight>> huggingface_weights(std::string_view gguf_name,
     return weights;
   }
   const std::int64_t count = tensor.shape.empty() ? 0 : tensor.shape.front();
-  if (tensor.shape.size() != 3 || count > kMaxMatrices || tensor.bytes.empty())
+  const std::size_t num_dims = name.ends_with(".bias") ? 2 : 3;
+  if (tensor.shape.size() != num_dims || count > kMaxMatrices || tensor.bytes.empty())
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": tensor \"" +
                                           std::string(gguf_name) + "\" is not a stack of 1 to " +
                                           std::to_string(kMaxMatrices) + " matrices"};
   const std::size_t num_bytes = tensor.bytes.size() / static_cast<std::size_t>(count);
   for (std::int64_t i = 0; i < count; ++i)
     weights.push_back({name.substr(0, asterisk) + std::to_string(i) + name.substr(asterisk + 1),
-                       {tensor.shape[1], tensor.shape[2]},
+                       {tensor.shape.begin() + 1, tensor.shape.end()},
                        tensor.bytes.subspan(static_cast<std::size_t>(i) * num_bytes, num_bytes)});
   return weights;
 }

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "runtime/http/body_shape.hpp"
 #include "runtime/http/openai_request.hpp"
 
 namespace troupe {
@@ -13,5 +14,9 @@ namespace troupe {
                                                          const ServerDefaults& defaults);
 [[nodiscard]] Result<TokenizeRequest> parse_count_tokens_request(std::string_view body,
                                                                  const ServerDefaults& defaults);
+
+/// The fields of a request; `chat`: what the chat API reads.
+[[nodiscard]] BodyShape messages_shape(const BodyShape& chat);
+[[nodiscard]] BodyShape count_tokens_shape(const BodyShape& chat);
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/http/anthropic.hpp"
 #include "runtime/http/dialect.hpp"
+#include "runtime/http/field_table.hpp"
 #include "runtime/http/json_object.hpp"
 
 namespace troupe {
@@ -18,27 +19,54 @@ constexpr std::string_view kBillingHeader = "x-anthropic-billing-header";
 constexpr std::size_t kMaxStopSequences = 4;
 constexpr std::int64_t kMinThinkingBudget = 1024;
 /// Fields that mean the same in both APIs, or that only this server has.
-constexpr std::array kMessagesFields = {"model",
-                                        "max_tokens",
-                                        "temperature",
-                                        "top_p",
-                                        "top_k",
-                                        "stream",
-                                        "seed",
-                                        "min_p",
-                                        "min_tokens",
-                                        "ignore_eos",
-                                        "repetition_penalty",
-                                        "presence_penalty",
-                                        "frequency_penalty",
-                                        "stop_token_ids",
-                                        "logit_bias",
-                                        "bad_words",
-                                        "priority",
-                                        "cache_salt",
-                                        "request_id",
-                                        "truncate_prompt_tokens",
-                                        "chat_template_kwargs"};
+constexpr SameField kMessagesSameFields[] = {
+    {"model"},
+    {"max_tokens", "max_tokens", true},
+    {"temperature"},
+    {"top_p"},
+    {"top_k"},
+    {"stream"},
+    {"seed"},
+    {"min_p"},
+    {"min_tokens"},
+    {"ignore_eos"},
+    {"repetition_penalty"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"stop_token_ids"},
+    {"include_stop_str_in_output"},
+    {"allowed_token_ids"},
+    {"skip_special_tokens"},
+    {"spaces_between_special_tokens"},
+    {"repetition_detection"},
+    {"logit_bias"},
+    {"bad_words"},
+    {"priority"},
+    {"cache_salt"},
+    {"request_id"},
+    {"session_id"},
+    {"data_parallel_rank"},
+    {"max_queue_time_s"},
+    {"max_request_time_s"},
+    {"stream_interval"},
+    {"truncate_prompt_tokens"},
+    {"truncation_side"},
+    {"chat_template"},
+    {"mm_processor_kwargs"},
+    {"media_io_kwargs"},
+    {"structured_outputs"},
+    {"kv_transfer_params"},
+    {"ec_transfer_params"},
+    {"vllm_xargs"},
+    {"thinking_token_budget"},
+};
+constexpr OwnField kMessagesOwnFields[] = {
+    {"messages", JsonTypes::kArray, true}, {"system", JsonTypes::kText | JsonTypes::kArray},
+    {"stop_sequences", JsonTypes::kArray}, {"tools", JsonTypes::kArray},
+    {"tool_choice", JsonTypes::kObject},   {"thinking", JsonTypes::kObject},
+    {"output_config", JsonTypes::kObject}, {"metadata", JsonTypes::kObject},
+    {"service_tier", JsonTypes::kText},    {"chat_template_kwargs", JsonTypes::kObject},
+};
 constexpr std::array kUnsupportedInMessages = {"mcp_servers", "container"};
 
 Error wrong(const std::string& field, const std::string& what) {
@@ -91,6 +119,24 @@ Result<std::string> picture_url(const Json& block, const std::string& where) {
   return "data:" + media_type + ";base64," + data;
 }
 
+/// The blocks of a tool's result that are no pictures. These go to the user's message behind it:
+/// templates have texts alone as results.
+Result<Json> without_pictures(const Json& content, const std::string& where, Message& message) {
+  if (!content.is_array()) return content;
+  Json others = Json::array();
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& block = content[i];
+    if (!block.is_object() || block.value("type", Json()) != "image") {
+      others.push_back(block);
+      continue;
+    }
+    ASSIGN_OR_RETURN(std::string url, picture_url(block, where + "." + std::to_string(i)));
+    message.has_picture = true;
+    message.parts.push_back({{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}});
+  }
+  return others;
+}
+
 Json tool_call(const std::string& id, const std::string& name, const Json& input) {
   return {{"id", id},
           {"type", "function"},
@@ -124,11 +170,12 @@ Result<void> add_block(const Json& block, const std::string& where, bool is_assi
     message.calls.push_back(tool_call(id, name, *input));
   } else if (type == "tool_result" && !is_assistant) {
     ASSIGN_OR_RETURN(const std::string id, text_of(block, "tool_use_id", where));
-    std::string text;
+    Json texts = "";
     if (const auto content = block.find("content"); content != block.end() && !content->is_null()) {
-      ASSIGN_OR_RETURN(text, joined_text(*content, where + ".content"));
+      ASSIGN_OR_RETURN(texts, without_pictures(*content, where + ".content", message));
     }
-    messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", text}});
+    ASSIGN_OR_RETURN(std::string text, joined_text(texts, where + ".content"));
+    messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
   } else {
     return wrong(where + ".type", "'" + type + "' is not supported in a message of the " +
                                       (is_assistant ? "assistant" : "user"));
@@ -173,8 +220,6 @@ Result<void> add_messages(const Json& given, Json& chat) {
     if (!text.empty()) messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
   const auto found = given.find("messages");
-  if (found == given.end() || !found->is_array())
-    return wrong("messages", "must be an array of messages");
   if (found->empty()) return wrong("messages", "must not be empty");
   for (std::size_t i = 0; i < found->size(); ++i)
     RETURN_IF_ERROR(add_message((*found)[i], "messages." + std::to_string(i), messages));
@@ -191,7 +236,6 @@ Result<void> add_messages(const Json& given, Json& chat) {
 Result<void> add_message_tools(const Json& given, Json& chat) {
   const auto tools = given.find("tools");
   if (tools == given.end() || tools->is_null()) return {};
-  if (!tools->is_array()) return wrong("tools", "must be an array");
   Json made = Json::array();
   for (std::size_t i = 0; i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];
@@ -220,7 +264,6 @@ Result<void> add_message_tools(const Json& given, Json& chat) {
 Result<void> add_tool_choice(const Json& given, Json& chat) {
   const auto choice = given.find("tool_choice");
   if (choice == given.end() || choice->is_null()) return {};
-  if (!choice->is_object()) return wrong("tool_choice", "must be an object");
   ASSIGN_OR_RETURN(const std::string type, text_of(*choice, "type", "tool_choice"));
   if (type == "tool") {
     ASSIGN_OR_RETURN(const std::string name, text_of(*choice, "name", "tool_choice"));
@@ -243,7 +286,6 @@ Result<void> add_tool_choice(const Json& given, Json& chat) {
 Result<void> add_thinking(const Json& given, const ServerDefaults& defaults, Json& chat) {
   const auto thinking = given.find("thinking");
   if (thinking == given.end() || thinking->is_null()) return {};
-  if (!thinking->is_object()) return wrong("thinking", "must be an object");
   ASSIGN_OR_RETURN(const std::string type, text_of(*thinking, "type", "thinking"));
   if (type != "enabled" && type != "disabled" && type != "adaptive")
     return wrong("thinking.type", "must be enabled, disabled or adaptive");
@@ -266,7 +308,6 @@ Result<void> add_thinking(const Json& given, const ServerDefaults& defaults, Jso
 Result<void> add_output_config(const Json& given, Json& chat) {
   const auto config = given.find("output_config");
   if (config == given.end() || config->is_null()) return {};
-  if (!config->is_object()) return wrong("output_config", "must be an object");
   if (const auto effort = config->find("effort"); effort != config->end() && !effort->is_null())
     chat["reasoning_effort"] = *effort;
   const auto format = config->find("format");
@@ -285,7 +326,6 @@ Result<void> add_stop_sequences(const Json& given, Json& chat) {
   const auto stop = given.find("stop_sequences");
   if (stop == given.end() || stop->is_null()) return {};
   const bool are_texts =
-      stop->is_array() &&
       std::all_of(stop->begin(), stop->end(), [](const Json& each) { return each.is_string(); });
   if (!are_texts) return wrong("stop_sequences", "must be an array of strings");
   if (stop->size() > kMaxStopSequences)
@@ -298,6 +338,7 @@ Result<void> add_stop_sequences(const Json& given, Json& chat) {
 
 Result<Json> read_body(std::string_view body) {
   ASSIGN_OR_RETURN(Json given, parse_json_object(body));
+  RETURN_IF_ERROR(check_own_fields(given, kMessagesOwnFields));
   for (const char* name : kUnsupportedInMessages) {
     const auto found = given.find(name);
     if (found != given.end() && !found->is_null() && !found->empty())
@@ -315,8 +356,6 @@ Result<Json> prompt_fields(const Json& given, const ServerDefaults& defaults) {
       chat[name] = *found;
   RETURN_IF_ERROR(add_messages(given, chat));
   RETURN_IF_ERROR(add_message_tools(given, chat));
-  if (!chat["chat_template_kwargs"].is_object())
-    return wrong("chat_template_kwargs", "must be an object");
   RETURN_IF_ERROR(add_thinking(given, defaults, chat));
   return chat;
 }
@@ -327,9 +366,7 @@ Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDe
   ASSIGN_OR_RETURN(const Json given, read_body(body));
   if (!given.contains("max_tokens")) return wrong("max_tokens", "Field required");
   ASSIGN_OR_RETURN(Json chat, prompt_fields(given, defaults));
-  for (const char* name : kMessagesFields)
-    if (const auto found = given.find(name); found != given.end() && !chat.contains(name))
-      chat[name] = *found;
+  copy_same_fields(given, kMessagesSameFields, chat);
   RETURN_IF_ERROR(add_tool_choice(given, chat));
   RETURN_IF_ERROR(add_stop_sequences(given, chat));
   RETURN_IF_ERROR(add_output_config(given, chat));
@@ -344,6 +381,14 @@ Result<TokenizeRequest> parse_count_tokens_request(std::string_view body,
   ASSIGN_OR_RETURN(const Json given, read_body(body));
   ASSIGN_OR_RETURN(const Json chat, prompt_fields(given, defaults));
   return parse_tokenize_request(chat.dump(), defaults);
+}
+
+BodyShape messages_shape(const BodyShape& chat) {
+  return shape_of_fields(kMessagesSameFields, kMessagesOwnFields, chat);
+}
+
+BodyShape count_tokens_shape(const BodyShape& chat) {
+  return shape_of_fields(std::array{SameField{"model"}}, kMessagesOwnFields, chat);
 }
 
 }  // namespace troupe

@@ -153,7 +153,8 @@ Result<void> BatchStore::prepare() {
   std::error_code ignored;
   fs::permissions(directory_, fs::perms::owner_all, ignored);
   remove_lost_uploads(directory_ / "uploads");
-  RETURN_IF_ERROR(database_.open((directory_ / "batches.db").string()));
+  const std::string file = (directory_ / "batches.db").string();
+  RETURN_IF_ERROR(database_.open(file, file));
   {
     SqliteStatement version(database_, "PRAGMA user_version");
     ASSIGN_OR_RETURN(const bool has_row, version.step());

@@ -1,7 +1,5 @@
 #include "runtime/http/chat_fields.hpp"
 
-#include <algorithm>
-
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/unsupported_fields.hpp"
 
@@ -70,13 +68,8 @@ bool check_num_values(const JsonFields& fields) {
 /// chat_template_kwargs, with reasoning_effort added as a variable.
 std::string read_template_kwargs(const JsonFields& fields) {
   std::string kwargs = fields.raw("chat_template_kwargs", JsonKind::kObject).value_or("");
-  const auto effort = fields.text("reasoning_effort");
+  const auto effort = fields.choice("reasoning_effort", kReasoningEfforts);
   if (!effort) return kwargs;
-  if (std::find(std::begin(kReasoningEfforts), std::end(kReasoningEfforts), *effort) ==
-      std::end(kReasoningEfforts)) {
-    fields.wrong_value("reasoning_effort",
-                       "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
-  }
   std::string merged = "{\"reasoning_effort\":";
   append_json_string(merged, *effort);
   const bool others = kwargs.size() > std::string_view("{}").size();

@@ -3,9 +3,30 @@
 
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/generation.hpp"
+#include "runtime/http/responses.hpp"
 
 namespace troupe {
 namespace {
+
+/// Counts the tokens of a sample's reasoning, its markers included: exact for outputs of one token.
+/// With more of them, those beside the end of the reasoning count to it.
+class ReasoningCounter {
+ public:
+  explicit ReasoningCounter(const ReasoningFormat& format) : parser_(format) {}
+
+  void take(const CompletionOutput& output) {
+    const bool was_inside = parser_.is_inside();
+    std::string reasoning, answer;
+    parser_.feed(output.text, reasoning, answer);
+    if (was_inside || parser_.is_inside())
+      num_tokens_ += static_cast<std::int64_t>(output.token_ids.size());
+  }
+  [[nodiscard]] std::int64_t num_tokens() const noexcept { return num_tokens_; }
+
+ private:
+  ReasoningParser parser_;
+  std::int64_t num_tokens_ = 0;
+};
 
 class ChatGeneration final : public Generation {
  public:
@@ -22,6 +43,10 @@ class ChatGeneration final : public Generation {
     const auto num_samples = static_cast<std::size_t>(request.params.n);
     samples_.reserve(num_samples);
     for (std::size_t i = 0; i < num_samples; ++i) samples_.emplace_back(answer_format_);
+    if (answer_format_.reasoning)
+      counters_.assign(num_samples, ReasoningCounter(*answer_format_.reasoning));
+    // Its stream has begun when it was stored.
+    if (request.response && request.response->progress) begin();
     std::vector<Prompt> prompts;
     prompts.push_back(std::move(request.prompt));
     submit(std::move(prompts), {this->head().id}, request, show_prompt_text_);
@@ -37,6 +62,22 @@ class ChatGeneration final : public Generation {
     std::optional<CompletionOutput> held;
   };
 
+  void take_output(const CompletionOutput& output) override {
+    if (!counters_.empty()) counters_[static_cast<std::size_t>(output.index)].take(output);
+  }
+
+  [[nodiscard]] std::optional<std::int64_t> num_reasoning_tokens() const override {
+    if (counters_.empty()) return std::nullopt;
+    std::int64_t sum = 0;
+    for (const ReasoningCounter& counter : counters_) sum += counter.num_tokens();
+    return sum;
+  }
+
+  /// Reasoning is counted by outputs of one token.
+  [[nodiscard]] std::int32_t answer_interval() const override {
+    return counters_.empty() ? kAnswerInterval : 1;
+  }
+
   void append_events(std::string& out, Part& part) override {
     if (!part.samples.front().begun) append_first_events(out, part);
     for (CompletionOutput& output : part.pending.outputs) {
@@ -50,11 +91,11 @@ class ChatGeneration final : public Generation {
   void append_piece(std::string& out, const Part& part, CompletionOutput piece,
                     const Usage* usage) {
     if (!answer_format_.is_parsed()) {
-      if (!begin_event(out, part, piece.index, extent(piece))) return;
+      const SamplePosition addition = extent(piece);
       ChatChoice choice;
       choice.message.content = std::move(piece.text);
       choice.output = std::move(piece);
-      return writer_->append_delta(out, choice, format(), usage);
+      return append_choice(out, part, choice, addition, usage);
     }
     ParsedSample& sample = samples_[static_cast<std::size_t>(piece.index)];
     const SamplePosition addition = extent(piece);
@@ -79,10 +120,22 @@ class ChatGeneration final : public Generation {
     choice.output = std::exchange(sample.held, std::nullopt).value_or(CompletionOutput{});
     choice.output.index = index;
     merge(choice.output, std::move(piece));
-    // A client that resumes the stream has got what was held then.
-    if (!begin_event(out, part, index, addition)) return;
     choice.ends_with_calls = sample.parser.has_calls();
-    writer_->append_delta(out, choice, format(), usage);
+    // A client that resumes the stream has got what was held then.
+    append_choice(out, part, choice, addition, usage);
+  }
+
+  void append_choice(std::string& out, const Part& part, const ChatChoice& choice,
+                     const SamplePosition& addition, const Usage* usage) {
+    if (begin_event(out, part, choice.output.index, addition)) {
+      writer_->append_delta(out, choice, format(), usage);
+    } else {
+      writer_->skip_delta(choice, format());
+    }
+  }
+
+  void append_error(std::string& out, const Error& error) override {
+    if (!writer_->append_error(out, error)) Generation::append_error(out, error);
   }
 
   /// Appends a delta to a message.
@@ -129,7 +182,11 @@ class ChatGeneration final : public Generation {
 
   std::string final_json() override {
     Part& part = parts().front();
-    ChatAnswer answer{.head = head(), .role = role_, .choices = {}, .usage = usage()};
+    ChatAnswer answer{.head = head(),
+                      .role = role_,
+                      .choices = {},
+                      .usage = usage(),
+                      .kv_transfer_params = kv_transfer_params()};
     for (CompletionOutput& output : part.pending.outputs) {
       ChatChoice& choice = answer.choices.emplace_back();
       ParsedSample& sample = samples_[static_cast<std::size_t>(output.index)];
@@ -171,6 +228,7 @@ class ChatGeneration final : public Generation {
   const AnswerFormat answer_format_;
   const std::unique_ptr<ChatWriter> writer_;
   std::vector<ParsedSample> samples_;
+  std::vector<ReasoningCounter> counters_;  ///< by sample; empty: the model has no reasoning
 };
 
 }  // namespace

@@ -47,7 +47,10 @@ class CompletionGeneration final : public Generation {
   }
 
   std::string final_json() override {
-    CompletionAnswer answer{.head = head(), .choices = {}, .usage = usage()};
+    CompletionAnswer answer{.head = head(),
+                            .choices = {},
+                            .usage = usage(),
+                            .kv_transfer_params = kv_transfer_params()};
     for (Part& part : parts()) {
       std::vector<CompletionOutput>& outputs = part.pending.outputs;
       std::sort(outputs.begin(), outputs.end(),

@@ -17,6 +17,7 @@ struct Dialect {
   std::string_view keep_alive;   ///< is sent when nothing was for a while; empty: nothing
   std::string_view stream_end;   ///< follows the last event
   bool has_usage_event = false;  ///< streams may end with an event that has the usage only
+  bool has_event_ids = false;    ///< events of resumable streams have ids
   /// The body of an error response.
   std::string (*error_body)(int status, const Error& error);
   void (*append_error_event)(std::string& out, const Error& error);
@@ -46,6 +47,10 @@ class ChatWriter {
   /// `choice.message`: what is added. `usage`: so far; null: not shown.
   virtual void append_delta(std::string& out, const ChatChoice& choice, const ChoiceFormat& format,
                             const Usage* usage) = 0;
+  /// A piece that the client of a resumed stream has.
+  virtual void skip_delta(const ChatChoice&, const ChoiceFormat&) {}
+  /// The answer ends with an error: false, if as Dialect::append_error_event says.
+  virtual bool append_error(std::string&, const Error&) { return false; }
   /// All samples have ended.
   virtual void append_end(std::string& out, const Usage& usage) = 0;
   [[nodiscard]] virtual std::string whole(const ChatAnswer& answer, const ChoiceFormat& format) = 0;

@@ -11,6 +11,7 @@
 namespace troupe {
 
 inline constexpr std::string_view kChatPath = "/v1/chat/completions";
+inline constexpr std::string_view kModelsPath = "/v1/models";
 inline constexpr std::string_view kResponsesPath = "/v1/responses/";
 inline constexpr std::string_view kBatchesPath = "/v1/batches";
 inline constexpr std::string_view kStreamsPath = "/v1/streams/";
@@ -36,6 +37,12 @@ using Prepare = Prepared(std::string_view body, const ServerDefaults& defaults);
 [[nodiscard]] Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink,
                                       const Dialect& dialect = kOpenAiDialect);
 
+// ---- model_endpoints.cpp
+
+Endpoint answer_models;
+/// GET /v1/models/NAME
+Endpoint answer_model;
+
 // ---- generation_endpoints.cpp: the OpenAI API
 
 Prepare prepare_completion;
@@ -53,12 +60,15 @@ Prepare prepare_ollama_generate;
 Prepare prepare_ollama_show;
 Endpoint answer_ollama_tags;
 Prepare prepare_responses;
+Prepare prepare_input_tokens;  ///< POST /v1/responses/input_tokens
 /// GET /v1/responses/ID and /v1/responses/ID/input_items.
 Endpoint answer_stored_response;
 /// DELETE /v1/responses/ID
 Endpoint answer_removed_response;
 /// POST /v1/responses/ID/cancel
 Endpoint answer_cancelled_response;
+/// Goes on with responses in the background whose server has ended.
+void adopt_abandoned_responses(ServiceContext& context);
 /// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
 Endpoint answer_resumed_stream;
 Prepare prepare_tokenize;
@@ -90,6 +100,11 @@ Endpoint answer_cancelled_batch;
 
 /// Who may ask for a stored response again: the holder of its key.
 [[nodiscard]] std::string owner_of(const HttpRequest& http);
+
+// ---- adapter_endpoints.cpp
+
+Prepare prepare_load_adapter;
+Prepare prepare_unload_adapter;
 
 // ---- control_endpoints.cpp: administration
 

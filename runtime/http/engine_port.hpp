@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "messages/control.hpp"
@@ -49,6 +50,13 @@ class EnginePort {
   /// Ends a group when its requests have finished or the timeout has passed. `reply` as above.
   virtual void drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) = 0;
   virtual void ask_topology(std::function<void(Result<TopologyStatus>)> reply) = 0;
+
+  using AdapterCallback = std::function<void(Result<AdapterReply>)>;
+  /// Load an adapter in all groups, or take its name away. `reply` as above.
+  virtual void load_adapter(LoadAdapter what, AdapterCallback reply) = 0;
+  virtual void unload_adapter(UnloadAdapter what, AdapterCallback reply) = 0;
+  /// Those that requests may name, by name; null: no engine has told yet, or there can be none.
+  [[nodiscard]] virtual std::shared_ptr<const AdapterList> adapters() const = 0;
 
   /// False while no engine is ready; /health then returns 503.
   [[nodiscard]] virtual bool healthy() const noexcept = 0;

@@ -11,9 +11,6 @@
 namespace troupe {
 namespace {
 
-/// Tokens per partial output of a sample in a non-streaming response.
-constexpr std::int32_t kAnswerInterval = 16;
-
 template <class T>
 void append(std::vector<T>& into, std::vector<T>&& from) {
   if (into.empty()) {
@@ -92,7 +89,7 @@ Generation::~Generation() {
   note_freed_memory(kBodyFactor * body_bytes_ +
                     kSampleBytes * parts_.size() * static_cast<std::size_t>(num_samples_) +
                     static_cast<std::size_t>(num_answer_bytes_));
-  if (resumable_) {
+  if (resumable_ && resumable_->is_kept) {
     context_.counters.kept_streams->release(resumable_->id, context_.environment.wall_clock());
   }
 }
@@ -118,13 +115,14 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     if (!stream_) {
       // As deltas: output is not lost with an engine, and an oversized response is detected early.
       request.params.output_kind = OutputKind::kDelta;
-      request.params.stream_interval = kAnswerInterval;
+      request.params.stream_interval = answer_interval();
     }
     request.params.philox_key =
         fields.resumable ? fields.resumable->philox_keys[i] : context_.port.draw_key();
     request.pooling = fields.pooling;
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
     request.cache_salt = fields.cache_salt;
+    request.lora = fields.lora;
     request.priority = fields.priority;
     request.limits = fields.limits;
     request.tenant = fields.tenant;
@@ -151,6 +149,8 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
     if (output.finished) retire(*part);
     return fail({ErrorCode::kInternal, "the engine failed during generation", ""});
   }
+  if (!output.kv_transfer_params.empty())
+    kv_transfer_params_ = std::move(output.kv_transfer_params);
   std::int64_t num_tokens = 0;
   if (!part->begun) {
     take_first(*part, output);
@@ -159,6 +159,7 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   for (const CompletionOutput& completion : output.outputs) {
     const auto size = static_cast<std::int64_t>(completion.token_ids.size());
     sample(*part, completion).num_tokens += size;
+    take_output(completion);
     num_tokens += size;
     num_pending_bytes_ += num_bytes(completion);
     num_answer_bytes_ += num_bytes(completion);
@@ -235,6 +236,9 @@ void Generation::take_first(Part& part, RequestOutput& output) {
     part.num_prompt_tokens =
         std::max(part.num_prompt_tokens, output.prefill_stats->num_prompt_tokens);
     part.num_cache_creation_tokens = output.prefill_stats->num_cache_creation_tokens;
+    part.num_host_cached_tokens = output.prefill_stats->num_host_cached_tokens;
+    part.num_disk_cached_tokens = output.prefill_stats->num_disk_cached_tokens;
+    part.num_peer_cached_tokens = output.prefill_stats->num_peer_cached_tokens;
   }
   part.prompt_token_ids = std::move(output.prompt_token_ids);
   part.prompt_text = std::move(output.prompt_text);
@@ -294,7 +298,7 @@ void Generation::flush() {
   num_pending_bytes_ = 0;
   const bool complete = num_live_ == 0;
   if (error_) {
-    dialect_.append_error_event(events_, *error_);
+    append_error(events_, *error_);
   } else if (complete) {
     append_end(events_);
   }
@@ -306,7 +310,12 @@ void Generation::flush() {
   }
   begin();
   done_ = complete;
+  if (resumable_) sink_.note_position(to_text(shown_));
   sink_.write(events_, complete);
+}
+
+void Generation::append_error(std::string& out, const Error& error) {
+  dialect_.append_error_event(out, error);
 }
 
 void Generation::append_end(std::string& out) {
@@ -340,7 +349,7 @@ bool Generation::begin_event(std::string& out, const Part& part, std::int32_t in
   const std::size_t sample = sample_of(part, index);
   const SamplePosition& position = shown_.samples[sample] = advanced_[sample];
   if (position.is_within(resumable_->after.samples[sample])) return false;
-  append_event_id(out, to_text(shown_));
+  if (dialect_.has_event_ids) append_event_id(out, to_text(shown_));
   return true;
 }
 
@@ -393,11 +402,15 @@ Generation::Sample& Generation::sample(Part& part, const CompletionOutput& outpu
 }
 
 Usage Generation::usage() const {
-  Usage usage{.show_details = context_.config.enable_prompt_tokens_details};
+  Usage usage{.show_details = context_.config.enable_prompt_tokens_details,
+              .num_reasoning_tokens = num_reasoning_tokens()};
   for (const Part& part : parts_) {
     usage.num_prompt_tokens += part.num_prompt_tokens;
     usage.num_cached_tokens += part.num_cached_tokens;
     usage.num_cache_creation_tokens += part.num_cache_creation_tokens;
+    usage.num_host_cached_tokens += part.num_host_cached_tokens;
+    usage.num_disk_cached_tokens += part.num_disk_cached_tokens;
+    usage.num_peer_cached_tokens += part.num_peer_cached_tokens;
     for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
   }
   return usage;

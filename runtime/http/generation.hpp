@@ -47,6 +47,9 @@ class Generation : public Exchange {
     std::int32_t num_prompt_tokens = 0;
     std::int32_t num_cached_tokens = 0;
     std::int32_t num_cache_creation_tokens = 0;
+    std::int32_t num_host_cached_tokens = 0;
+    std::int32_t num_disk_cached_tokens = 0;
+    std::int32_t num_peer_cached_tokens = 0;
     std::vector<TokenId> prompt_token_ids;
     std::string prompt_text;
     std::vector<PositionLogprobs> prompt_logprobs;
@@ -69,6 +72,18 @@ class Generation : public Exchange {
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
   /// Appends the events that follow the last output of a stream.
   virtual void append_end(std::string& out);
+  /// Appends the event of an error that ends the stream.
+  virtual void append_error(std::string& out, const Error& error);
+  /// Sends the head of a stream.
+  void begin();
+  /// An output of the engine, before it is merged with others.
+  virtual void take_output(const CompletionOutput&) {}
+  /// Of all samples; none: the model has no reasoning.
+  [[nodiscard]] virtual std::optional<std::int64_t> num_reasoning_tokens() const { return {}; }
+  /// Tokens per partial output of a sample in a response that is no stream.
+  [[nodiscard]] virtual std::int32_t answer_interval() const { return kAnswerInterval; }
+
+  static constexpr std::int32_t kAnswerInterval = 16;
 
   /// Adds output to a sample that its next event will show.
   void advance(const Part& part, std::int32_t index, const SamplePosition& addition);
@@ -85,6 +100,9 @@ class Generation : public Exchange {
   }
 
   [[nodiscard]] Usage usage() const;
+  [[nodiscard]] const std::string& kv_transfer_params() const noexcept {
+    return kv_transfer_params_;
+  }
   /// The usage of one sample, if the client wants it in every chunk.
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
   [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
@@ -102,11 +120,11 @@ class Generation : public Exchange {
   void retire(Part& part);
   void abandon();
   void fail(Error error);
-  void begin();
   void flush();
 
   ServiceContext& context_;
   const ExchangeCount count_;
+  std::string kv_transfer_params_;  // of the last prompt that brought some
   ResponseSink& sink_;
   const Dialect& dialect_;
   const AnswerHead head_;

@@ -59,18 +59,10 @@ constexpr BooleanField kBooleanFields[] = {
     {"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output},
 };
 
-/// Fields that are validated and ignored.
-constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
-                                                "vllm_xargs"};
+/// Fields that are validated, and change no answer.
+constexpr std::string_view kIgnoredObjects[] = {"ec_transfer_params", "metadata"};
 constexpr double kMaxLimitSeconds = 86400;
-constexpr std::string_view kIgnoredTexts[] = {
-    "user",
-    "session_id",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "guided_decoding_backend",
-};
+constexpr std::string_view kIgnoredTexts[] = {"prompt_cache_retention", "guided_decoding_backend"};
 
 SamplingParams params_from(const SamplingDefaults& defaults) {
   SamplingParams params;
@@ -193,13 +185,23 @@ void read_limits(const JsonFields& fields, const ServerDefaults& defaults,
 
 void read_what_is_not_used(const JsonFields& fields) {
   refuse_unsupported_fields(fields);
-  for (const std::string_view name : kIgnoredObjects) {
-    if (fields.has(name) && fields.kind(name) != JsonKind::kObject) {
-      fields.wrong_form(name, "an object");
-    }
-  }
+  for (const std::string_view name : kIgnoredObjects) fields.object(name);
   for (const std::string_view name : kIgnoredTexts) fields.text(name);
-  fields.number("length_penalty");
+  if (fields.number("length_penalty").value_or(1) != 1)
+    fields.fail(unsupported("length_penalty", "beam search, to which length_penalty belongs,"));
+  // They are for extensions of the sampler, of which there are none.
+  if (const auto extra = fields.object("vllm_xargs")) {
+    if (const auto name = extra->other_name({}))
+      fields.fail(unsupported("vllm_xargs", "vllm_xargs." + *name));
+  }
+}
+
+/// Whose requests share the work fairly with those of others, and which ones share a prefix.
+void read_identity(const JsonFields& fields, GenerationFields& request) {
+  const auto user = fields.text("user");
+  request.user = fields.text("safety_identifier").value_or(user.value_or(""));
+  const auto cache_key = fields.text("prompt_cache_key");
+  request.placement.session_id = fields.text("session_id").value_or(cache_key.value_or(""));
 }
 
 void read_request_id(const JsonFields& fields, GenerationFields& request) {
@@ -211,18 +213,6 @@ void read_request_id(const JsonFields& fields, GenerationFields& request) {
 }
 
 }  // namespace
-
-std::vector<DescribedField> generation_field_table() {
-  std::vector<DescribedField> fields;
-  for (const FloatField& field : kFloatFields)
-    fields.push_back({field.name, "number", field.range});
-  for (const IntegerField& field : kIntegerFields)
-    fields.push_back({field.name, "integer", field.range});
-  for (const BooleanField& field : kBooleanFields) fields.push_back({field.name, "boolean", {}});
-  for (const std::string_view name : kIgnoredTexts) fields.push_back({name, "string", {}});
-  for (const std::string_view name : kIgnoredObjects) fields.push_back({name, "object", {}});
-  return fields;
-}
 
 void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request) {
@@ -275,7 +265,11 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
                                        {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
     request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
   }
+  request.placement.session_id = fields.text("session_id").value_or("");
+  request.placement.kv_transfer_params =
+      fields.raw("kv_transfer_params", JsonKind::kObject).value_or(std::string());
   read_request_id(fields, request);
+  read_identity(fields, request);
 }
 
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
@@ -306,6 +300,7 @@ void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defa
 std::vector<Prompt> read_prompts(const JsonFields& fields, std::string_view name,
                                  std::int32_t vocab_size, std::size_t max_count) {
   const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  fields.require(name);
   std::vector<Prompt> prompts;
   const auto add_texts = [&] {
     for (std::string& text : fields.texts(name, max_count).value_or(std::vector<std::string>{})) {
@@ -315,7 +310,6 @@ std::vector<Prompt> read_prompts(const JsonFields& fields, std::string_view name
   switch (fields.kind(name)) {
     case JsonKind::kAbsent:
     case JsonKind::kNull:
-      fields.require(name);
       return prompts;
     case JsonKind::kString:
       add_texts();

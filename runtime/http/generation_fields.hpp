@@ -44,13 +44,4 @@ void check_num_logprobs(const JsonFields& fields, std::string_view name,
 [[nodiscard]] std::optional<std::int32_t> capped_max_tokens(std::optional<std::int64_t> requested,
                                                             const ServerDefaults& defaults);
 
-/// A field as JSON Schema has it.
-struct DescribedField {
-  std::string_view name;
-  std::string_view type;  ///< number, integer, boolean, string or object
-  Interval range;         ///< of numbers
-};
-/// The fields that read_generation_fields reads from its tables.
-[[nodiscard]] std::vector<DescribedField> generation_field_table();
-
 }  // namespace troupe

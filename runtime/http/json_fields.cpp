@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/http/body_shape.hpp"
 #include "runtime/http/json_text.hpp"
 
 namespace troupe {
@@ -15,6 +16,7 @@ using simdjson::dom::element_type;
 
 constexpr std::size_t kMaxEntryBytes = 1000;
 constexpr std::size_t kMaxEchoBytes = 200;
+constexpr std::size_t kMaxChoiceBytes = 64;  ///< of a value that is none of them
 
 /// Truncates text to `max_bytes`, at a character boundary.
 std::string shorten(std::string text, std::size_t max_bytes) {
@@ -101,6 +103,7 @@ std::optional<std::int64_t> as_integer(const dom::element& element) {
 
 struct JsonFields::Document {
   dom::parser parser{simdjson::SIMDJSON_MAXSIZE_BYTES};
+  dom::parser empty_parser;  ///< of an object that is recorded, and not in the body
   std::size_t num_errors = 0;
   std::string listed;               ///< the first kMaxErrors errors, one per line
   std::vector<std::string> places;  ///< the locations of the listed errors
@@ -119,7 +122,23 @@ struct JsonFields::Document {
 struct JsonFields::Node {
   std::shared_ptr<Document> document;
   dom::object object;
-  std::string location;  ///< empty for the body itself, otherwise ending in a dot
+  std::string location;        ///< empty for the body itself, otherwise ending in a dot
+  BodyShape* shape = nullptr;  ///< records what is read; null: nothing does
+
+  void note(std::string_view name, FieldType type, const Interval& range = {}) const {
+    if (shape != nullptr) shape->read(name, type, range);
+  }
+  /// The object of the field `name` at this place.
+  [[nodiscard]] std::shared_ptr<const Node> child(std::string_view name, dom::object members,
+                                                  const std::string& where) const {
+    auto made = std::make_shared<Node>(
+        Node{document, members, where + ".", shape ? &shape->field(name).members : nullptr});
+    if (made->shape != nullptr) ++made->shape->num_reads;
+    return made;
+  }
+  [[nodiscard]] std::shared_ptr<const Node> empty_child(std::string_view name) const {
+    return child(name, object_of(document->empty_parser.parse("{}", 2).value_unsafe()), at(name));
+  }
 
   /// The last field of this name, as in Python's parser.
   [[nodiscard]] std::optional<dom::element> find(std::string_view name) const {
@@ -212,6 +231,8 @@ Result<JsonFields> JsonFields::parse(std::string_view body) {
   }
   if (!parsed.is_object()) return malformed("should be a JSON object");
   node->object = object_of(parsed.value_unsafe());
+  node->shape = recorded_shape();
+  if (node->shape != nullptr) ++node->shape->num_reads;
   if (const std::size_t num_fields = node->object.size(); num_fields > kMaxFields) {
     return malformed("object has " + std::to_string(num_fields) + " fields, at most " +
                      std::to_string(kMaxFields) + " are read");
@@ -234,6 +255,7 @@ JsonKind JsonFields::element_kind(std::string_view name) const {
 }
 
 std::optional<bool> JsonFields::boolean(std::string_view name) const {
+  node_->note(name, FieldType::kBoolean);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (value->is_bool()) return value->get_bool().value_unsafe();
@@ -243,6 +265,7 @@ std::optional<bool> JsonFields::boolean(std::string_view name) const {
 
 std::optional<std::int64_t> JsonFields::integer(std::string_view name,
                                                 const Interval& range) const {
+  node_->note(name, FieldType::kInteger, range);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   const std::optional<std::int64_t> integer = as_integer(*value);
@@ -256,6 +279,7 @@ std::optional<std::int64_t> JsonFields::integer(std::string_view name,
 }
 
 std::optional<double> JsonFields::number(std::string_view name, const Interval& range) const {
+  node_->note(name, FieldType::kNumber, range);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (!value->is_number()) {
@@ -269,6 +293,7 @@ std::optional<double> JsonFields::number(std::string_view name, const Interval& 
 }
 
 std::optional<std::string> JsonFields::text(std::string_view name) const {
+  node_->note(name, FieldType::kString);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (value->is_string()) return std::string(value->get_string().value_unsafe());
@@ -276,8 +301,26 @@ std::optional<std::string> JsonFields::text(std::string_view name) const {
   return std::nullopt;
 }
 
+std::optional<std::string> JsonFields::choice(std::string_view name,
+                                              std::span<const std::string_view> choices) const {
+  if (node_->shape != nullptr)
+    node_->shape->field(name).choices.assign(choices.begin(), choices.end());
+  auto value = text(name);
+  if (!value || std::find(choices.begin(), choices.end(), *value) != choices.end()) return value;
+  std::string listed;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) listed += i + 1 == choices.size() ? " or " : ", ";
+    listed += choices[i];
+  }
+  wrong_value(name, std::string(name) + " is \"" + shorten(*value, kMaxChoiceBytes) +
+                        "\", must be " + listed);
+  return std::nullopt;
+}
+
 std::optional<std::vector<std::string>> JsonFields::texts(std::string_view name,
                                                           std::size_t max_count) const {
+  node_->note(name, FieldType::kString);
+  node_->note(name, FieldType::kStrings);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   std::vector<std::string> texts;
@@ -302,6 +345,7 @@ std::optional<std::vector<std::string>> JsonFields::texts(std::string_view name,
 
 std::optional<std::vector<TokenId>> JsonFields::tokens(std::string_view name,
                                                        std::int32_t vocab_size) const {
+  node_->note(name, FieldType::kIntegers);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   return node_->read_tokens(node_->at(name), *value, vocab_size);
@@ -309,6 +353,7 @@ std::optional<std::vector<TokenId>> JsonFields::tokens(std::string_view name,
 
 std::optional<std::vector<std::vector<TokenId>>> JsonFields::token_lists(
     std::string_view name, std::int32_t vocab_size, std::size_t max_count) const {
+  node_->note(name, FieldType::kIntegerLists);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (!value->is_array()) {
@@ -328,6 +373,7 @@ std::optional<std::vector<std::vector<TokenId>>> JsonFields::token_lists(
 
 std::optional<std::vector<std::pair<std::string, double>>> JsonFields::numbers(
     std::string_view name, std::size_t max_count) const {
+  node_->note(name, FieldType::kNumbers);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (!value->is_object()) {
@@ -348,19 +394,22 @@ std::optional<std::vector<std::pair<std::string, double>>> JsonFields::numbers(
 }
 
 std::optional<JsonFields> JsonFields::object(std::string_view name) const {
+  node_->note(name, FieldType::kObject);
   const std::optional<dom::element> value = node_->find_value(name);
+  if (!value && node_->shape != nullptr) return JsonFields(node_->empty_child(name));
   if (!value) return std::nullopt;
   if (!value->is_object() || object_of(*value).size() > kMaxFields) {
     node_->wrong_form(node_->at(name), "an object", *value);
     return std::nullopt;
   }
-  return JsonFields(
-      std::make_shared<Node>(Node{node_->document, object_of(*value), node_->at(name) + "."}));
+  return JsonFields(node_->child(name, object_of(*value), node_->at(name)));
 }
 
 std::optional<std::size_t> JsonFields::each_object(
     std::string_view name, const std::function<void(const JsonFields&)>& visit) const {
+  node_->note(name, FieldType::kObjects);
   const std::optional<dom::element> value = node_->find_value(name);
+  if (!value && node_->shape != nullptr) visit(JsonFields(node_->empty_child(name)));
   if (!value) return std::nullopt;
   if (!value->is_array()) {
     node_->wrong_form(node_->at(name), "an array of objects", *value);
@@ -373,8 +422,7 @@ std::optional<std::size_t> JsonFields::each_object(
       node_->wrong_form(where, "an object", element);
       return std::nullopt;
     }
-    visit(
-        JsonFields(std::make_shared<Node>(Node{node_->document, object_of(element), where + "."})));
+    visit(JsonFields(node_->child(name, object_of(element), where)));
   }
   return count;
 }
@@ -385,6 +433,7 @@ std::size_t JsonFields::count_values(std::string_view name) const {
 }
 
 std::optional<std::string> JsonFields::raw(std::string_view name, JsonKind expected) const {
+  node_->note(name, expected == JsonKind::kArray ? FieldType::kArray : FieldType::kObject);
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (kind_of(*value) == expected) return simdjson::to_string(*value);
@@ -403,6 +452,7 @@ std::optional<std::string> JsonFields::other_name(
 }
 
 void JsonFields::require(std::string_view name) const {
+  if (node_->shape != nullptr) ++node_->shape->field(name).num_required;
   if (!has(name)) node_->document->wrong_form(node_->at(name), "field is required");
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,6 +59,9 @@ class JsonFields {
   std::optional<std::int64_t> integer(std::string_view name, const Interval& range = {}) const;
   std::optional<double> number(std::string_view name, const Interval& range = {}) const;
   std::optional<std::string> text(std::string_view name) const;
+  /// A string that is one of the choices; another one is a value error.
+  std::optional<std::string> choice(std::string_view name,
+                                    std::span<const std::string_view> choices) const;
   /// One string, or an array of at most `max_count` strings.
   std::optional<std::vector<std::string>> texts(std::string_view name, std::size_t max_count) const;
   /// An array of token ids in [0, vocab_size).

@@ -1,6 +1,8 @@
 #include "runtime/http/json_text.hpp"
 
+#include <array>
 #include <cmath>
+#include <ctime>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/utf8.hpp"
@@ -97,5 +99,14 @@ void append_json_string(std::string& json, std::string_view text) {
 
 void append_json_float(std::string& json, float value) { append_float(json, value); }
 void append_json_float(std::string& json, double value) { append_float(json, value); }
+
+std::string utc_time_text(std::int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
 
 }  // namespace troupe

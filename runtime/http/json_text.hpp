@@ -35,4 +35,7 @@ void append_json_array(std::string& json, const Range& range, Write&& write) {
   json += ']';
 }
 
+/// "2026-01-31T12:00:00Z", for seconds since 1970.
+[[nodiscard]] std::string utc_time_text(std::int64_t seconds);
+
 }  // namespace troupe

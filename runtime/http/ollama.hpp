@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "runtime/http/body_shape.hpp"
 #include "runtime/http/openai_request.hpp"
 
 namespace troupe {
@@ -16,5 +17,9 @@ namespace troupe {
 
 /// The name that a client of Ollama gives a served model: "demo:latest" is "demo".
 [[nodiscard]] std::string_view without_latest(std::string_view model) noexcept;
+
+/// The fields of a request; `chat`: what the chat API reads.
+[[nodiscard]] BodyShape ollama_chat_shape(const BodyShape& chat);
+[[nodiscard]] BodyShape ollama_generate_shape(const BodyShape& chat);
 
 }  // namespace troupe

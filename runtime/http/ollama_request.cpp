@@ -2,9 +2,11 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/http/dialect.hpp"
+#include "runtime/http/field_table.hpp"
 #include "runtime/http/json_object.hpp"
 #include "runtime/http/ollama.hpp"
 
@@ -32,6 +34,23 @@ constexpr std::array kIgnoredOptions = {"num_ctx",    "num_keep",  "num_batch", 
 constexpr std::array kNeutralOptions = {std::pair("mirostat", 0.0), std::pair("tfs_z", 1.0),
                                         std::pair("typical_p", 1.0),
                                         std::pair("repeat_last_n", -1.0)};
+constexpr OwnField kOllamaFields[] = {
+    {"model", JsonTypes::kText},
+    {"stream", JsonTypes::kBoolean},
+    {"options", JsonTypes::kObject},
+    {"format", JsonTypes::kText | JsonTypes::kObject},
+    {"think", JsonTypes::kText | JsonTypes::kBoolean},
+    {"keep_alive", JsonTypes::kText | JsonTypes::kNumber},
+};
+constexpr OwnField kOllamaChatFields[] = {
+    {"messages", JsonTypes::kArray, true},
+    {"tools", JsonTypes::kArray},
+};
+constexpr OwnField kOllamaGenerateFields[] = {
+    {"prompt", JsonTypes::kText, true},
+    {"system", JsonTypes::kText},
+    {"images", JsonTypes::kArray},
+};
 /// Fields that would change the answer.
 constexpr std::array kRefusedFields = {"suffix", "template", "context", "raw"};
 
@@ -71,7 +90,6 @@ Result<Json> with_pictures(const Json& given, const std::string& where, Json con
 Result<void> add_options(const Json& given, Json& chat) {
   const Json* options = value_of(given, "options");
   if (options == nullptr) return {};
-  if (!options->is_object()) return ollama_error("options", "must be an object");
   for (const auto& [name, value] : options->items()) {
     const auto has_name = [&name = name](const auto& pair) { return name == pair.first; };
     if (const auto same = std::find_if(kOptions.begin(), kOptions.end(), has_name);
@@ -95,12 +113,13 @@ Result<void> add_options(const Json& given, Json& chat) {
 
 /// `format` and `think`, and the fields that have other names.
 Result<Json> shared_fields(const Json& given, const ServerDefaults& defaults) {
+  RETURN_IF_ERROR(check_own_fields(given, kOllamaFields));
   Json chat = Json::object();
   for (const char* name : kRefusedFields) {
     const Json* value = value_of(given, name);
     if (value != nullptr && !is_unset(*value)) return not_offered(name);
   }
-  if (const Json* model = value_of(given, "model"); model != nullptr && model->is_string())
+  if (const Json* model = value_of(given, "model"))
     chat["model"] = std::string(without_latest(model->get_ref<const std::string&>()));
   const Json* stream = value_of(given, "stream");
   chat["stream"] = stream == nullptr ? Json(true) : *stream;
@@ -116,8 +135,6 @@ Result<Json> shared_fields(const Json& given, const ServerDefaults& defaults) {
     }
   }
   if (const Json* think = value_of(given, "think")) {
-    if (!think->is_boolean() && !think->is_string())
-      return ollama_error("think", "must be true, false, low, medium or high");
     const auto& reasoning = defaults.answers.reasoning;
     if (reasoning && !reasoning->switch_variable.empty())
       chat["chat_template_kwargs"] = {{std::string(reasoning->switch_variable), *think != false}};
@@ -175,10 +192,10 @@ std::string_view without_latest(std::string_view model) noexcept {
 
 Result<ChatRequest> parse_ollama_chat(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const Json given, parse_json_object(body));
+  RETURN_IF_ERROR(check_own_fields(given, kOllamaChatFields));
   ASSIGN_OR_RETURN(Json chat, shared_fields(given, defaults));
   const Json* messages = value_of(given, "messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty())
-    return ollama_error("messages", "must be an array that is not empty");
+  if (messages->empty()) return ollama_error("messages", "must not be empty");
   Json made = Json::array();
   for (std::size_t i = 0; i < messages->size(); ++i) {
     ASSIGN_OR_RETURN(Json message,
@@ -193,10 +210,10 @@ Result<ChatRequest> parse_ollama_chat(std::string_view body, const ServerDefault
 
 Result<ChatRequest> parse_ollama_generate(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const Json given, parse_json_object(body));
+  RETURN_IF_ERROR(check_own_fields(given, kOllamaGenerateFields));
   ASSIGN_OR_RETURN(Json chat, shared_fields(given, defaults));
   const Json* prompt = value_of(given, "prompt");
-  if (prompt == nullptr || !prompt->is_string() || *prompt == "")
-    return ollama_error("prompt", "must be a string that is not empty");
+  if (*prompt == "") return ollama_error("prompt", "must not be empty");
   Json messages = Json::array();
   if (const Json* system = value_of(given, "system"); system != nullptr && !is_unset(*system))
     messages.push_back({{"role", "system"}, {"content", *system}});
@@ -204,6 +221,18 @@ Result<ChatRequest> parse_ollama_generate(std::string_view body, const ServerDef
   messages.push_back({{"role", "user"}, {"content", std::move(content)}});
   chat["messages"] = std::move(messages);
   return as_ollama(chat, defaults, kOllamaGenerate);
+}
+
+BodyShape ollama_chat_shape(const BodyShape& chat) {
+  std::vector<OwnField> fields(std::begin(kOllamaFields), std::end(kOllamaFields));
+  fields.insert(fields.end(), std::begin(kOllamaChatFields), std::end(kOllamaChatFields));
+  return shape_of_fields({}, fields, chat);
+}
+
+BodyShape ollama_generate_shape(const BodyShape& chat) {
+  std::vector<OwnField> fields(std::begin(kOllamaFields), std::end(kOllamaFields));
+  fields.insert(fields.end(), std::begin(kOllamaGenerateFields), std::end(kOllamaGenerateFields));
+  return shape_of_fields({}, fields, chat);
 }
 
 }  // namespace troupe

@@ -1,5 +1,3 @@
-#include <array>
-#include <ctime>
 #include <string>
 #include <utility>
 
@@ -22,16 +20,6 @@ std::string ollama_error_body(int, const Error& error) {
 
 void append_ollama_error(std::string& out, const Error& error) {
   out += ollama_error_body(0, error) + '\n';
-}
-
-/// "2026-01-31T12:00:00Z"
-std::string time_text(std::int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
 }
 
 void append_nanoseconds(std::string& out, std::string_view name, double seconds) {
@@ -95,7 +83,7 @@ class OllamaWriter final : public ChatWriter {
     out += "{\"model\":";
     append_json_string(out, head_.model);
     out += ",\"created_at\":";
-    append_json_string(out, time_text(head_.created));
+    append_json_string(out, utc_time_text(head_.created));
   }
 
   void append_message(std::string& out, const ChatMessage& message) const {
@@ -185,7 +173,8 @@ void append_details(std::string& json) {
 }  // namespace
 
 Answer answer_ollama_tags(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  const std::string now = time_text(static_cast<std::int64_t>(context.environment.wall_clock()));
+  const std::string now =
+      utc_time_text(static_cast<std::int64_t>(context.environment.wall_clock()));
   std::string json = "{\"models\":";
   append_json_array(json, context.config.model_names,
                     [&](std::string& out, const std::string& name) {

@@ -37,6 +37,7 @@ const Dialect kOpenAiDialect = {.stream_type = "text/event-stream; charset=utf-8
                                 .keep_alive = ": keep-alive\n\n",
                                 .stream_end = "data: [DONE]\n\n",
                                 .has_usage_event = true,
+                                .has_event_ids = true,
                                 .error_body = error_body,
                                 .append_error_event = append_error_event};
 

@@ -84,6 +84,7 @@ struct ResumableStream {
   double arrival_time = 0;                 ///< of its first request; seconds since 1970
   std::vector<std::uint64_t> philox_keys;  ///< by prompt
   StreamPosition after;                    ///< what the client has
+  bool is_kept = true;                     ///< in KeptStreams
 };
 
 class KeyUse;
@@ -95,6 +96,7 @@ struct ResponseSettings;
 struct GenerationFields {
   const Dialect* dialect = nullptr;  ///< the API that it came by
   std::string model;                 ///< empty: the first served model
+  std::optional<LoraRequest> lora;   ///< that the model's name stands for; not from the body
   SamplingParams params;
   std::optional<PoolingParams> pooling;  ///< of a PoolingRequest
   bool stream = false;
@@ -107,7 +109,8 @@ struct GenerationFields {
   RequestLimits limits;
   Placement placement;       ///< also from the headers X-data-parallel-rank and X-Session-ID
   std::uint32_t tenant = 0;  ///< from the API key, not from the body
-  std::uint32_t client = 0;  ///< from the connection, not from the body
+  std::string user;          ///< of the client's; empty: not said
+  std::uint32_t client = 0;  ///< from `user` or the connection
   std::shared_ptr<const ResumableStream> resumable;  ///< not from the body; null: not resumable
   std::shared_ptr<const KeyUse> key_use;             ///< not from the body; null: no limits apply
   std::string request_id;                            ///< the client's, may be empty

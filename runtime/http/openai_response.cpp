@@ -57,6 +57,13 @@ void append_stop_reason(std::string& json, const StopReason& reason) {
   }
 }
 
+/// Ends the object of an answer.
+void append_transfer_params(std::string& json, const std::string& kv_transfer_params) {
+  json += ",\"kv_transfer_params\":";
+  json += kv_transfer_params.empty() ? "null" : kv_transfer_params;
+  json += ",\"ec_transfer_params\":null,\"metrics\":null}";
+}
+
 }  // namespace
 
 void append_head(std::string& json, const AnswerHead& head, std::string_view object) {
@@ -80,11 +87,28 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
     append_json_integer(json, usage.num_cached_tokens);
     json += ",\"created_cache_tokens\":";
     append_json_integer(json, usage.num_cache_creation_tokens);
+    if (usage.num_loaded_tokens() > 0) {  // vLLM does not tell
+      json += ",\"cached_tokens_by_source\":{\"device\":";
+      append_json_integer(json, usage.num_cached_tokens - usage.num_loaded_tokens());
+      json += ",\"host\":";
+      append_json_integer(json, usage.num_host_cached_tokens);
+      json += ",\"disk\":";
+      append_json_integer(json, usage.num_disk_cached_tokens);
+      json += ",\"peer\":";
+      append_json_integer(json, usage.num_peer_cached_tokens);
+      json += "}";
+    }
     json += nulls ? ",\"multimodal_tokens\":null}" : "}";
   } else if (nulls) {
     json += ",\"prompt_tokens_details\":null";
   }
-  json += nulls ? ",\"completion_tokens_details\":null}" : "}";
+  if (usage.num_reasoning_tokens) {
+    json += ",\"completion_tokens_details\":{\"reasoning_tokens\":";
+    append_json_integer(json, *usage.num_reasoning_tokens);
+    json += "}}";
+  } else {
+    json += nulls ? ",\"completion_tokens_details\":null}" : "}";
+  }
 }
 
 namespace {
@@ -294,7 +318,7 @@ std::string completion_json(const CompletionAnswer& answer, const ChoiceFormat& 
   });
   json += ",\"service_tier\":null,\"system_fingerprint\":null,";
   append_usage(json, answer.usage, true);
-  json += ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}";
+  append_transfer_params(json, answer.kv_transfer_params);
   return json;
 }
 
@@ -428,7 +452,7 @@ std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format) {
   append_tokens(json, answer.prompt_token_ids);
   json += ",\"prompt_text\":";
   append_optional_text(json, answer.prompt_text);
-  json += ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}";
+  append_transfer_params(json, answer.kv_transfer_params);
   return json;
 }
 

@@ -27,6 +27,16 @@ struct Usage {
   bool show_details = false;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_cache_creation_tokens = 0;
+  /// Of the cached ones, those that a KV connector has loaded, by where they were.
+  std::int64_t num_host_cached_tokens = 0;
+  std::int64_t num_disk_cached_tokens = 0;
+  std::int64_t num_peer_cached_tokens = 0;
+  std::optional<std::int64_t> num_reasoning_tokens =
+      std::nullopt;  ///< none: the model has no reasoning
+
+  [[nodiscard]] std::int64_t num_loaded_tokens() const noexcept {
+    return num_host_cached_tokens + num_disk_cached_tokens + num_peer_cached_tokens;
+  }
 };
 
 /// Appends `{"id":...,"object":...,"created":...,"model":...`.
@@ -54,6 +64,7 @@ struct CompletionAnswer {
   AnswerHead head;
   std::vector<CompletionChoice> choices;
   Usage usage;
+  std::string kv_transfer_params;  ///< a JSON object, or empty
 };
 [[nodiscard]] std::string completion_json(const CompletionAnswer& answer,
                                           const ChoiceFormat& format);
@@ -89,6 +100,7 @@ struct ChatAnswer {
   std::string role;
   std::vector<ChatChoice> choices;
   Usage usage;
+  std::string kv_transfer_params;  ///< as in CompletionAnswer
   const std::vector<TokenId>* prompt_token_ids = nullptr;
   const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
   const std::string* prompt_text = nullptr;

@@ -2,103 +2,286 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
+#include "runtime/base/check.hpp"
 #include "runtime/base/ordered_json.hpp"
-#include "runtime/http/generation_fields.hpp"
+#include "runtime/http/anthropic.hpp"
+#include "runtime/http/body_shape.hpp"
+#include "runtime/http/ollama.hpp"
+#include "runtime/http/responses.hpp"
 
 namespace troupe {
 namespace {
 
 using SchemaJson = nlohmann::ordered_json;
 
-/// What routes that end with an id are, in full.
-struct FullPath {
-  std::string_view method, path, full;
-};
-constexpr FullPath kFullPaths[] = {
-    {"POST", "/v1/responses/", "/v1/responses/{id}/cancel"},
-    {"POST", "/v1/batches/", "/v1/batches/{id}/cancel"},
-    {"GET", "/v1/files/", "/v1/files/{id}"},
-    {"GET", "/v1/files/", "/v1/files/{id}/content"},
-    {"GET", "/v1/responses/", "/v1/responses/{id}"},
-    {"GET", "/v1/responses/", "/v1/responses/{id}/input_items"},
-};
+// ---- Bodies of requests
 
-void add_limit(SchemaJson& schema, const char* name, double limit, bool is_integer) {
+void add_limit(SchemaJson& schema, const char* name, double limit) {
   if (!std::isfinite(limit) || std::abs(limit) >= kAnyInt32.max) return;
-  if (is_integer || limit == std::floor(limit)) {
+  if (limit == std::floor(limit)) {
     schema[name] = static_cast<std::int64_t>(limit);
   } else {
     schema[name] = limit;
   }
 }
 
-SchemaJson field_schema(const DescribedField& field) {
-  const bool is_integer = field.type == "integer";
-  SchemaJson schema = {{"type", SchemaJson::array({field.type, "null"})}};
-  if (is_integer || field.type == "number") {
-    add_limit(schema, field.range.min_open ? "exclusiveMinimum" : "minimum", field.range.min,
-              is_integer);
-    add_limit(schema, "maximum", field.range.max, is_integer);
+SchemaJson shape_schema(const BodyShape& shape);
+
+SchemaJson type_schema(FieldType type, const BodyField& field) {
+  const auto array_of = [](SchemaJson items) {
+    return SchemaJson{{"type", "array"}, {"items", std::move(items)}};
+  };
+  switch (type) {
+    case FieldType::kBoolean:
+      return {{"type", "boolean"}};
+    case FieldType::kString:
+      return field.choices.empty() ? SchemaJson{{"type", "string"}}
+                                   : SchemaJson{{"type", "string"}, {"enum", field.choices}};
+    case FieldType::kStrings:
+      return array_of({{"type", "string"}});
+    case FieldType::kIntegers:
+      return array_of({{"type", "integer"}});
+    case FieldType::kIntegerLists:
+      return array_of(array_of({{"type", "integer"}}));
+    case FieldType::kNumbers:
+      return {{"type", "object"}, {"additionalProperties", {{"type", "number"}}}};
+    case FieldType::kObject:
+      return shape_schema(field.members);
+    case FieldType::kObjects:
+      return array_of(shape_schema(field.members));
+    case FieldType::kArray:
+      return {{"type", "array"}};
+    case FieldType::kInteger:
+    case FieldType::kNumber:
+      break;
   }
+  SchemaJson schema = {{"type", type == FieldType::kInteger ? "integer" : "number"}};
+  add_limit(schema, field.range.min_open ? "exclusiveMinimum" : "minimum", field.range.min);
+  add_limit(schema, "maximum", field.range.max);
   return schema;
 }
 
-SchemaJson generation_schema(const char* prompt, SchemaJson prompt_schema) {
-  SchemaJson properties = SchemaJson::object();
-  properties["model"] = {{"type", SchemaJson::array({"string", "null"})}};
-  properties[prompt] = std::move(prompt_schema);
-  properties["stream"] = {{"type", SchemaJson::array({"boolean", "null"})}};
-  for (const DescribedField& field : generation_field_table())
-    properties[std::string(field.name)] = field_schema(field);
-  return {{"type", "object"},
-          {"description",
-           "The fields that are read from the server's tables, with their ranges. Others of OpenAI "
-           "and vLLM are read too, and not described here."},
-          {"required", SchemaJson::array({prompt})},
-          {"properties", std::move(properties)},
-          {"additionalProperties", true}};
+/// An array that is read as one of objects is also read whole.
+std::vector<FieldType> distinct_types(const BodyField& field) {
+  std::vector<FieldType> types = field.types;
+  if (std::find(types.begin(), types.end(), FieldType::kObjects) != types.end())
+    std::erase(types, FieldType::kArray);
+  return types;
 }
 
-SchemaJson body_of_route(RouteBody body) {
-  const auto content = [](const char* type, SchemaJson schema) {
-    return SchemaJson{{"required", true}, {"content", {{type, {{"schema", std::move(schema)}}}}}};
-  };
-  const auto reference = [](const char* name) {
-    return SchemaJson{{"$ref", std::string("#/components/schemas/") + name}};
-  };
-  switch (body) {
-    case RouteBody::kCompletion:
-      return content("application/json", reference("CompletionRequest"));
-    case RouteBody::kChat:
-      return content("application/json", reference("ChatCompletionRequest"));
-    case RouteBody::kForm:
-      return content("multipart/form-data", {{"type", "object"},
-                                             {"required", SchemaJson::array({"file", "purpose"})},
-                                             {"properties",
-                                              {{"file", {{"type", "string"}, {"format", "binary"}}},
-                                               {"purpose", {{"const", "batch"}}}}}});
-    case RouteBody::kJson:
-    case RouteBody::kNone:
-      break;
+bool is_always_required(const BodyShape& shape, const BodyField& field) {
+  return field.num_required > 0 && field.num_required >= shape.num_reads;
+}
+
+/// A field that is not required may be null.
+SchemaJson field_schema(const BodyShape& shape, const BodyField& field) {
+  SchemaJson ways = SchemaJson::array();
+  for (const FieldType type : distinct_types(field)) ways.push_back(type_schema(type, field));
+  const bool is_nullable = !is_always_required(shape, field);
+  if (ways.size() == 1 && !ways[0].contains("enum")) {
+    if (is_nullable) ways[0]["type"] = SchemaJson::array({ways[0]["type"], "null"});
+    return ways[0];
   }
-  return content("application/json", {{"type", "object"}});
+  if (is_nullable) ways.push_back({{"type", "null"}});
+  return ways.size() == 1 ? ways[0] : SchemaJson{{"anyOf", std::move(ways)}};
 }
 
-SchemaJson operation_of(const DescribedRoute& route, const std::string& path) {
-  SchemaJson operation = SchemaJson::object();
-  if (path.find("{id}") != std::string::npos)
-    operation["parameters"] = SchemaJson::array(
-        {{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
-  if (route.body != RouteBody::kNone) operation["requestBody"] = body_of_route(route.body);
-  operation["responses"] = {
-      {"200", {{"description", "the answer"}}},
-      {"default",
-       {{"description", "an error, in the format of the API that the path belongs to"},
-        {"content",
-         {{"application/json", {{"schema", {{"$ref", "#/components/schemas/Error"}}}}}}}}}};
+SchemaJson shape_schema(const BodyShape& shape) {
+  SchemaJson properties = SchemaJson::object(), required = SchemaJson::array();
+  for (const auto& field : shape.fields) {
+    if (field->types.empty()) continue;
+    properties[field->name] = field_schema(shape, *field);
+    if (is_always_required(shape, *field)) required.push_back(field->name);
+  }
+  SchemaJson schema = {{"type", "object"}};
+  if (!properties.empty()) schema["properties"] = std::move(properties);
+  if (!required.empty()) schema["required"] = std::move(required);
+  return schema;
+}
+
+/// Bodies whose reading shows all fields: a parser reads some only where others have a value.
+struct Example {
+  Prepare* prepare;
+  std::string_view body;
+};
+constexpr std::string_view kUserMessage = R"({"messages":[{"role":"user","content":"a"}]})";
+constexpr Example kExamples[] = {
+    {prepare_completion, R"({"prompt":"a"})"},
+    {prepare_completion, R"({"prompt":["a"]})"},
+    {prepare_completion, R"({"prompt":[1]})"},
+    {prepare_completion, R"({"prompt":[[1]]})"},
+    {prepare_completion, R"({"prompt":"a","response_format":{"type":"json_schema"}})"},
+    {prepare_chat, kUserMessage},
+    {prepare_chat, R"({"messages":[{"role":"user","content":[{}]}],"tool_choice":"auto"})"},
+    {prepare_chat, R"({"messages":[{"role":"user"}],"tool_choice":{}})"},
+    {prepare_chat,
+     R"({"messages":[{"role":"user"}],"response_format":{"type":"json_schema","json_schema":{}}})"},
+    {prepare_tokenize, R"({"prompt":"a"})"},
+    {prepare_tokenize, kUserMessage},
+    {prepare_detokenize, "{}"},
+    {prepare_embeddings, R"({"input":"a"})"},
+    {prepare_embeddings, R"({"input":["a"]})"},
+    {prepare_embeddings, R"({"input":[1]})"},
+    {prepare_embeddings, R"({"input":[[1]]})"},
+    {prepare_embeddings, kUserMessage},
+    {prepare_pooling, R"({"input":"a"})"},
+    {prepare_pooling, R"({"input":["a"]})"},
+    {prepare_pooling, R"({"input":[1]})"},
+    {prepare_pooling, R"({"input":[[1]]})"},
+    {prepare_pooling, kUserMessage},
+    {prepare_score, R"({"queries":"a","documents":"a"})"},
+    {prepare_score, R"({"data_1":"a","items":"a"})"},
+    {prepare_score, R"({"text_1":"a","data_2":"a"})"},
+    {prepare_score, R"({"text_1":"a","text_2":"a"})"},
+    {prepare_rerank, R"({"query":"a","documents":["a"]})"},
+    {prepare_rerank, R"({"query":"a","documents":[{}]})"},
+    {prepare_ollama_embed, "{}"},
+    {prepare_ollama_embeddings, "{}"},
+    {prepare_batch, "{}"},
+    {prepare_drain, "{}"},
+};
+
+BodyShape recorded(Prepare* prepare, const ServerDefaults& defaults) {
+  BodyShape shape;
+  const ShapeRecording recording(shape);
+  for (const Example& example : kExamples)
+    if (example.prepare == prepare) static_cast<void>(prepare(example.body, defaults));
+  return shape;
+}
+
+BodyShape shape_of_body(Prepare* prepare, const ServerDefaults& defaults) {
+  using Rewritten = BodyShape (*)(const BodyShape& chat);
+  constexpr std::pair<Prepare*, Rewritten> kRewritten[] = {
+      {prepare_responses, responses_shape},     {prepare_input_tokens, responses_shape},
+      {prepare_messages, messages_shape},       {prepare_count_tokens, count_tokens_shape},
+      {prepare_ollama_chat, ollama_chat_shape}, {prepare_ollama_generate, ollama_generate_shape},
+  };
+  for (const auto& [other, shape_of] : kRewritten)
+    if (other == prepare) return shape_of(recorded(prepare_chat, defaults));
+  return recorded(prepare, defaults);
+}
+
+SchemaJson request_body(const DescribedRoute& route, const ServerDefaults& defaults) {
+  if (route.prepare != nullptr)
+    return {{"required", true},
+            {"content",
+             {{"application/json",
+               {{"schema", shape_schema(shape_of_body(route.prepare, defaults))}}}}}};
+  return {{"required", true},
+          {"content",
+           {{"multipart/form-data",
+             {{"schema",
+               {{"type", "object"},
+                {"required", SchemaJson::array({"file", "purpose"})},
+                {"properties",
+                 {{"file", {{"type", "string"}, {"format", "binary"}}},
+                  {"purpose", {{"const", "batch"}}}}}}}}}}}};
+}
+
+// ---- Answers
+
+SchemaJson answer_schema(const SchemaJson& form);
+
+SchemaJson reference(std::string_view name) {
+  return {{"$ref", "#/components/schemas/" + std::string(name)}};
+}
+
+SchemaJson named_type(std::string_view name) {
+  if (name == "any") return SchemaJson::object();
+  if (name == "null" || (name.front() >= 'a' && name.front() <= 'z')) return {{"type", name}};
+  return reference(name);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+SchemaJson text_schema(std::string_view form) {
+  const bool is_nullable = form.ends_with('?');
+  if (is_nullable) form.remove_suffix(1);
+  if (form.starts_with('=')) {
+    SchemaJson choices = SchemaJson::array();
+    for (const std::string_view each : split(form.substr(1), '|')) choices.push_back(each);
+    if (is_nullable) choices.push_back(nullptr);
+    return {{"enum", std::move(choices)}};
+  }
+  SchemaJson ways = SchemaJson::array();
+  for (const std::string_view each : split(form, '|')) ways.push_back(named_type(each));
+  if (is_nullable) ways.push_back({{"type", "null"}});
+  return ways.size() == 1 ? ways[0] : SchemaJson{{"anyOf", std::move(ways)}};
+}
+
+SchemaJson object_schema(const SchemaJson& form) {
+  if (form.contains("*"))
+    return {{"type", "object"}, {"additionalProperties", answer_schema(form["*"])}};
+  SchemaJson properties = SchemaJson::object(), required = SchemaJson::array();
+  for (const auto& [name, type] : form.items()) {
+    const bool may_be_missing = name.ends_with('?');
+    const std::string bare = may_be_missing ? name.substr(0, name.size() - 1) : name;
+    properties[bare] = answer_schema(type);
+    if (!may_be_missing) required.push_back(bare);
+  }
+  return {{"type", "object"},
+          {"required", std::move(required)},
+          {"properties", std::move(properties)},
+          {"additionalProperties", false}};
+}
+
+SchemaJson answer_schema(const SchemaJson& form) {
+  if (form.is_array()) return {{"type", "array"}, {"items", answer_schema(form[0])}};
+  return form.is_object() ? object_schema(form) : text_schema(form.get<std::string>());
+}
+
+SchemaJson content_of(const DescribedAnswer& answer) {
+  SchemaJson content = SchemaJson::object();
+  if (!answer.schema.empty()) content["application/json"]["schema"] = reference(answer.schema);
+  if (!answer.media.empty())
+    content[std::string(answer.media)]["schema"] = SchemaJson{{"type", "string"}};
+  if (!answer.stream.empty())
+    content[std::string(answer.stream)]["schema"] = SchemaJson{{"type", "string"}};
+  return content;
+}
+
+SchemaJson operation_of(const DescribedRoute& route, const DescribedAnswer& answer,
+                        const ServerDefaults& defaults) {
+  SchemaJson operation = SchemaJson::object(), parameters = SchemaJson::array();
+  const auto add_parameter = [&](std::string_view name, const char* place, bool is_required) {
+    parameters.push_back({{"name", name},
+                          {"in", place},
+                          {"required", is_required},
+                          {"schema", {{"type", "string"}, {"minLength", is_required ? 1 : 0}}}});
+  };
+  if (answer.path.find("{id}") != std::string_view::npos) add_parameter("id", "path", true);
+  if (!answer.query.empty())
+    for (const std::string_view name : split(answer.query, ','))
+      add_parameter(name, "query", false);
+  if (!parameters.empty()) operation["parameters"] = std::move(parameters);
+  const bool is_form = route.method == "POST" && route.path == kFilesPath;
+  if (route.prepare != nullptr || is_form) operation["requestBody"] = request_body(route, defaults);
+  operation["responses"]["200"]["description"] = "the answer";
+  if (SchemaJson content = content_of(answer); !content.empty())
+    operation["responses"]["200"]["content"] = std::move(content);
+  operation["responses"]["default"] = {
+      {"description", "an error, in the format of the API that the path belongs to"},
+      {"content", {{"application/json", {{"schema", reference("Error")}}}}}};
   if (route.needs_key) operation["security"] = SchemaJson::array({{{"key", SchemaJson::array()}}});
   return operation;
+}
+
+/// Whether the route has this path.
+bool leads_to(const DescribedRoute& route, const DescribedAnswer& answer) {
+  if (route.method != answer.method) return false;
+  return route.path == answer.path ||
+         (route.path.ends_with('/') && answer.path.starts_with(std::string(route.path) + "{id}"));
 }
 
 std::string lower_case(std::string_view text) {
@@ -130,8 +313,9 @@ fetch("openapi.json").then(r => r.json()).then(api => {
       add(box, "p", type + (schema.description ? ": " + schema.description : ""))
       const table = add(box, "table")
       for (const [field, value] of Object.entries(schema.properties || {})) {
-        const row = add(table, "tr"), { type, ...rest } = value
-        add(row, "td", field + ((schema.required || []).includes(field) ? " *" : "")); add(row, "td", [type].flat().join(" | "))
+        const row = add(table, "tr"), { type, anyOf, ...rest } = value
+        const types = anyOf ? anyOf.map(each => each.items && each.items.type ? "array of " + each.items.type : each.type) : [type].flat()
+        add(row, "td", field + ((schema.required || []).includes(field) ? " *" : "")); add(row, "td", types.join(" | "))
         add(row, "td", Object.keys(rest).length ? JSON.stringify(rest) : "")
       }
     }
@@ -142,38 +326,22 @@ fetch("openapi.json").then(r => r.json()).then(api => {
 
 }  // namespace
 
-std::string openapi_json(std::span<const DescribedRoute> routes, std::string_view version) {
+std::string openapi_json(std::span<const DescribedRoute> routes, const ServerDefaults& defaults,
+                         std::string_view version) {
   SchemaJson paths = SchemaJson::object();
-  const auto add = [&](const DescribedRoute& route, const std::string& path) {
-    paths[path][lower_case(route.method)] = operation_of(route, path);
-  };
   for (const DescribedRoute& route : routes) {
-    bool is_listed = false;
-    for (const FullPath& each : kFullPaths) {
-      if (each.method != route.method || each.path != route.path) continue;
-      add(route, std::string(each.full));
-      is_listed = true;
+    bool is_described = false;
+    for (const DescribedAnswer& answer : described_answers()) {
+      if (!leads_to(route, answer)) continue;
+      is_described = true;
+      paths[std::string(answer.path)][lower_case(route.method)] =
+          operation_of(route, answer, defaults);
     }
-    if (is_listed) continue;
-    add(route, std::string(route.path) + (route.path.ends_with('/') ? "{id}" : ""));
+    CHECK(is_described, route.method, route.path);
   }
-  const SchemaJson text = {{"type", "string"}};
-  const SchemaJson message = {{"type", "object"},
-                              {"required", SchemaJson::array({"role"})},
-                              {"properties", {{"role", text}}},
-                              {"additionalProperties", true}};
   SchemaJson schemas = SchemaJson::object();
-  schemas["CompletionRequest"] =
-      generation_schema("prompt", {{"description", "a text, token ids, or a list of either"},
-                                   {"type", SchemaJson::array({"string", "array"})}});
-  schemas["ChatCompletionRequest"] =
-      generation_schema("messages", {{"type", "array"}, {"minItems", 1}, {"items", message}});
-  SchemaJson error = {{"type", "object"}};
-  error["properties"]["message"] = text;
-  error["properties"]["type"] = text;
-  error["properties"]["param"] = {{"type", SchemaJson::array({"string", "null"})}};
-  schemas["Error"] = {{"type", "object"}};
-  schemas["Error"]["properties"]["error"] = std::move(error);
+  const SchemaJson forms = SchemaJson::parse(kAnswerSchemas);
+  for (const auto& [name, form] : forms.items()) schemas[name] = answer_schema(form);
 
   SchemaJson document = SchemaJson::object();
   document["openapi"] = "3.1.0";

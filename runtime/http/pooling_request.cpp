@@ -9,6 +9,10 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kMaxInputs = 2048;  // as OpenAI's
+constexpr std::string_view kEncodings[] = {"float", "base64"};
+/// Of base64: what the pooler computes.
+constexpr std::string_view kEmbedTypes[] = {"float32"};
+constexpr std::string_view kByteOrders[] = {"native", "little"};
 
 constexpr PoolingApi kEmbeddings = {.id_prefix = "embd-", .json = embedding_json};
 constexpr PoolingApi kPooling = {.id_prefix = "pool-", .json = pooling_json};
@@ -50,14 +54,9 @@ void read_form(const JsonFields& fields, PoolingRequest& request) {
   if (const auto normalize = fields.boolean("normalize")) request.pooling->normalize = *normalize;
   if (const auto activate = fields.boolean("use_activation"))
     request.pooling->normalize = *activate;
-  const std::string format = fields.text("encoding_format").value_or("float");
-  request.as_base64 = format == "base64";
-  if (format != "float" && format != "base64")
-    fields.wrong_value("encoding_format", "encoding_format is \"" + format.substr(0, 64) +
-                                              "\", must be float or base64");
-  if (const auto type = fields.text("embed_dtype"); type && *type != "float32")
-    fields.wrong_value("embed_dtype",
-                       "embed_dtype is \"" + type->substr(0, 64) + "\", only float32 is supported");
+  request.as_base64 = fields.choice("encoding_format", kEncodings) == "base64";
+  fields.choice("embed_dtype", kEmbedTypes);
+  fields.choice("endianness", kByteOrders);
 }
 
 PromptSizes sizes_of(const std::vector<Prompt>& prompts) {

@@ -5,6 +5,22 @@
 #include "runtime/http/json_text.hpp"
 
 namespace troupe {
+namespace {
+
+const Dialect& dialect_of(Rendering::Kind kind) {
+  switch (kind) {
+    case Rendering::Kind::kCountTokens:
+      return kAnthropicDialect;
+    case Rendering::Kind::kInputTokens:
+      return kResponsesDialect;
+    case Rendering::Kind::kTokenize:
+    case Rendering::Kind::kDetokenize:
+      break;
+  }
+  return kOpenAiDialect;
+}
+
+}  // namespace
 
 Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, RenderRequest request)
     : context_(context),
@@ -35,9 +51,7 @@ Rendering::~Rendering() {
 
 void Rendering::answer(const RenderReply& reply) {
   answered_ = true;
-  if (reply.error)
-    return sink_.respond(error_response(
-        *reply.error, 1, kind_ == Kind::kCountTokens ? kAnthropicDialect : kOpenAiDialect));
+  if (reply.error) return sink_.respond(error_response(*reply.error, 1, dialect_of(kind_)));
   std::string json;
   if (kind_ == Kind::kDetokenize) {
     json += "{\"prompt\":";
@@ -48,6 +62,9 @@ void Rendering::answer(const RenderReply& reply) {
     json += ",\"context_management\":{\"original_input_tokens\":";
     append_json_integer(json, reply.token_ids.size());
     json += '}';
+  } else if (kind_ == Kind::kInputTokens) {
+    json += R"({"object":"response.input_tokens","input_tokens":)";
+    append_json_integer(json, reply.token_ids.size());
   } else {
     json += "{\"count\":";
     append_json_integer(json, reply.token_ids.size());

@@ -1,6 +1,6 @@
 #pragma once
 // A request for tokens or text in an InputProcessor: /tokenize, /detokenize,
-// /v1/messages/count_tokens.
+// /v1/messages/count_tokens, /v1/responses/input_tokens.
 
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,7 @@ namespace troupe {
 /// reply aborts the work.
 class Rendering : public Exchange {
  public:
-  enum class Kind : std::uint8_t { kTokenize, kDetokenize, kCountTokens };
+  enum class Kind : std::uint8_t { kTokenize, kDetokenize, kCountTokens, kInputTokens };
   Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, RenderRequest request);
   ~Rendering() override;
   Rendering(const Rendering&) = delete;

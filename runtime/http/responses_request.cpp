@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/http/dialect.hpp"
+#include "runtime/http/field_table.hpp"
 #include "runtime/http/json_object.hpp"
 #include "runtime/http/responses.hpp"
 
@@ -13,33 +15,82 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Fields that mean the same in both APIs, or that only this server has.
-constexpr std::array kSameFields = {"model",
-                                    "temperature",
-                                    "top_p",
-                                    "stream",
-                                    "parallel_tool_calls",
-                                    "user",
-                                    "top_k",
-                                    "seed",
-                                    "min_p",
-                                    "presence_penalty",
-                                    "priority",
-                                    "frequency_penalty",
-                                    "repetition_penalty",
-                                    "stop",
-                                    "ignore_eos",
-                                    "min_tokens",
-                                    "logit_bias",
-                                    "bad_words",
-                                    "cache_salt",
-                                    "stop_token_ids",
-                                    "request_id",
-                                    "chat_template_kwargs",
-                                    "structured_outputs"};
+constexpr SameField kResponseSameFields[] = {
+    {"model"},
+    {"temperature"},
+    {"top_p"},
+    {"max_output_tokens", "max_completion_tokens"},
+    {"stream"},
+    {"parallel_tool_calls"},
+    {"top_logprobs"},
+    {"user"},
+    {"safety_identifier"},
+    {"prompt_cache_key"},
+    {"prompt_cache_retention"},
+    {"service_tier"},
+    {"top_k"},
+    {"seed"},
+    {"min_p"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"repetition_penalty"},
+    {"stop"},
+    {"stop_token_ids"},
+    {"include_stop_str_in_output"},
+    {"ignore_eos"},
+    {"min_tokens"},
+    {"logit_bias"},
+    {"allowed_token_ids"},
+    {"bad_words"},
+    {"skip_special_tokens"},
+    {"spaces_between_special_tokens"},
+    {"repetition_detection"},
+    {"priority"},
+    {"cache_salt"},
+    {"request_id"},
+    {"session_id"},
+    {"data_parallel_rank"},
+    {"max_queue_time_s"},
+    {"max_request_time_s"},
+    {"stream_interval"},
+    {"chat_template"},
+    {"chat_template_kwargs"},
+    {"mm_processor_kwargs"},
+    {"media_io_kwargs"},
+    {"structured_outputs"},
+    {"kv_transfer_params"},
+    {"ec_transfer_params"},
+    {"vllm_xargs"},
+    {"thinking_token_budget"},
+    {"logprob_token_ids"},
+};
+constexpr OwnField kResponseOwnFields[] = {
+    {"input", JsonTypes::kText | JsonTypes::kArray, true},
+    {"instructions", JsonTypes::kText},
+    {"previous_response_id", JsonTypes::kText},
+    {"store", JsonTypes::kBoolean},
+    {"metadata", JsonTypes::kObject},
+    {"include", JsonTypes::kArray},
+    {"reasoning", JsonTypes::kObject},
+    {"text", JsonTypes::kObject},
+    {"tools", JsonTypes::kArray},
+    {"tool_choice", JsonTypes::kText | JsonTypes::kObject},
+    {"max_tool_calls", JsonTypes::kInteger},
+    {"truncation", JsonTypes::kText},
+    {"background", JsonTypes::kBoolean},
+    {"stream_options", JsonTypes::kObject},
+};
 constexpr std::array kUnsupportedFields = {"conversation", "prompt", "context_management",
-                                           "moderation"};
+                                           "moderation", "previous_input_messages"};
 constexpr std::size_t kMaxMetadata = 16;
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
+constexpr std::string_view kEncryptedReasoning = "reasoning.encrypted_content";
+/// Of tools that this server refuses, and of pictures, whose URLs a response does not repeat.
+constexpr std::string_view kIncludedNever[] = {
+    "file_search_call.results",       "web_search_call.results",
+    "web_search_call.action.sources", "code_interpreter_call.outputs",
+    "message.input_image.image_url",  "computer_call_output.output.image_url"};
+constexpr std::string_view kReasoningPrefix = "troupe:";
 
 Error wrong_field(const std::string& field, const std::string& what) {
   return invalid_argument(field + ": " + what, field);
@@ -153,6 +204,13 @@ class Conversation {
       if (content == nullptr || !text.empty()) continue;
       ASSIGN_OR_RETURN(text, content_text(*content, where + "." + name));
     }
+    if (const Json* encoded = field(item, "encrypted_content");
+        encoded != nullptr && text.empty() && encoded->is_string()) {
+      text = encoded->get<std::string>();
+      if (!text.starts_with(kReasoningPrefix))
+        return wrong_field(where + ".encrypted_content", "is not of a response of this server");
+      text.erase(0, kReasoningPrefix.size());
+    }
     if (turn_.contains("content") || turn_.contains("tool_calls")) end_turn();
     if (!text.empty()) turn_["reasoning"] = turn_["reasoning_content"] = std::move(text);
     return {};
@@ -189,7 +247,6 @@ class Conversation {
 };
 
 Result<Json> chat_tools(const Json& tools) {
-  if (!tools.is_array()) return wrong_field("tools", "must be an array");
   Json made = Json::array();
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const std::string where = "tools[" + std::to_string(i) + "]";
@@ -227,7 +284,6 @@ Result<void> add_tools(const Json& given, Json& chat) {
 Result<void> add_format(const Json& given, Json& chat) {
   const Json* text = field(given, "text");
   if (text == nullptr) return {};
-  if (!text->is_object()) return wrong_field("text", "must be an object");
   if (const Json* verbosity = field(*text, "verbosity")) chat["verbosity"] = *verbosity;
   const Json* format = field(*text, "format");
   if (format == nullptr) return {};
@@ -244,17 +300,18 @@ Result<void> add_format(const Json& given, Json& chat) {
   return {};
 }
 
-Result<void> add_logprobs(const Json& given, Json& chat) {
+/// include and top_logprobs
+Result<void> add_included(const Json& given, Json& chat, ResponseSettings& settings) {
   const Json* include = field(given, "include");
   bool has_logprobs = false;
-  if (include != nullptr) {
-    if (!include->is_array()) return wrong_field("include", "must be an array");
-    for (const Json& each : *include) has_logprobs |= each == kLogprobs;
+  for (const Json& each : include == nullptr ? Json::array() : *include) {
+    const auto is = [&](std::string_view name) { return each == name; };
+    has_logprobs |= is(kLogprobs);
+    settings.encrypts_reasoning |= is(kEncryptedReasoning);
+    if (!is(kLogprobs) && !is(kEncryptedReasoning) && std::ranges::none_of(kIncludedNever, is))
+      return wrong_field("include", each.dump().substr(0, 64) + " is not known");
   }
-  if (const Json* top = field(given, "top_logprobs")) {
-    chat["top_logprobs"] = *top;
-    has_logprobs |= *top != 0;
-  }
+  if (const Json* top = field(given, "top_logprobs")) has_logprobs |= *top != 0;
   if (has_logprobs) chat["logprobs"] = true;
   return {};
 }
@@ -262,7 +319,6 @@ Result<void> add_logprobs(const Json& given, Json& chat) {
 Result<void> add_reasoning(const Json& given, Json& chat) {
   const Json* reasoning = field(given, "reasoning");
   if (reasoning == nullptr) return {};
-  if (!reasoning->is_object()) return wrong_field("reasoning", "must be an object");
   if (const Json* effort = field(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
   return {};
 }
@@ -282,7 +338,7 @@ Result<std::string> echoed(const Json& given) {
   echo["max_output_tokens"] = or_null("max_output_tokens");
   echo["max_tool_calls"] = or_null("max_tool_calls");
   echo["metadata"] = value_or("metadata", Json::object());
-  if (!echo["metadata"].is_object() || echo["metadata"].size() > kMaxMetadata)
+  if (echo["metadata"].size() > kMaxMetadata)
     return wrong_field("metadata",
                        "must be an object of at most " + std::to_string(kMaxMetadata) + " fields");
   echo["parallel_tool_calls"] = value_or("parallel_tool_calls", true);
@@ -296,7 +352,7 @@ Result<std::string> echoed(const Json& given) {
   echo["tool_choice"] = value_or("tool_choice", "auto");
   echo["tools"] = value_or("tools", Json::array());
   echo["top_logprobs"] = value_or("top_logprobs", 0);
-  echo["truncation"] = "disabled";
+  echo["truncation"] = value_or("truncation", "disabled");
   echo["user"] = or_null("user");
   const std::string members = echo.dump();
   return members.substr(1, members.size() - 2);
@@ -305,12 +361,12 @@ Result<std::string> echoed(const Json& given) {
 Result<void> check_choices(const Json& given) {
   for (const char* name : kUnsupportedFields)
     if (field(given, name) != nullptr) return unsupported_field(name, name);
-  if (const Json* background = field(given, "background");
-      background != nullptr && *background != false)
-    return unsupported_field("background", "background");
-  if (const Json* truncation = field(given, "truncation");
-      truncation != nullptr && *truncation != "disabled")
-    return unsupported_field("truncation", "truncation other than disabled");
+  if (const Json* messages = field(given, "enable_response_messages");
+      messages != nullptr && *messages != false)
+    return unsupported_field("enable_response_messages", "enable_response_messages");
+  const Json* truncation = field(given, "truncation");
+  if (truncation != nullptr && *truncation != "disabled" && *truncation != "auto")
+    return wrong_field("truncation", "must be auto or disabled");
   return {};
 }
 
@@ -318,37 +374,33 @@ Result<void> check_choices(const Json& given) {
 
 Result<ResponsesRequest> parse_responses_request(std::string_view body) {
   ASSIGN_OR_RETURN(const Json given, parse_json_object(body));
+  RETURN_IF_ERROR(check_own_fields(given, kResponseOwnFields));
   RETURN_IF_ERROR(check_choices(given));
   ResponsesRequest request;
   Json chat = Json::object();
-  for (const char* name : kSameFields)
-    if (const Json* value = field(given, name)) chat[name] = *value;
-  if (const Json* max = field(given, "max_output_tokens")) chat["max_completion_tokens"] = *max;
+  copy_same_fields(given, kResponseSameFields, chat);
   RETURN_IF_ERROR(add_tools(given, chat));
   RETURN_IF_ERROR(add_format(given, chat));
-  RETURN_IF_ERROR(add_logprobs(given, chat));
+  RETURN_IF_ERROR(add_included(given, chat, request.settings));
   RETURN_IF_ERROR(add_reasoning(given, chat));
   request.chat_fields = chat.dump();
   request.chat_fields = request.chat_fields.substr(1, request.chat_fields.size() - 2);
-  if (const Json* instructions = field(given, "instructions")) {
-    if (!instructions->is_string()) return wrong_field("instructions", "must be a string");
-    if (!instructions->get_ref<const std::string&>().empty())
-      request.instructions = Json{{"role", "system"}, {"content", *instructions}}.dump();
-  }
-  if (const Json* store = field(given, "store")) {
-    if (!store->is_boolean()) return wrong_field("store", "must be true or false");
-    request.store = store->get<bool>();
-  }
-  if (const Json* previous = field(given, "previous_response_id")) {
-    if (!previous->is_string()) return wrong_field("previous_response_id", "must be a string");
+  const Json* instructions = field(given, "instructions");
+  if (instructions != nullptr && *instructions != "")
+    request.instructions = Json{{"role", "system"}, {"content", *instructions}}.dump();
+  if (const Json* store = field(given, "store")) request.store = store->get<bool>();
+  if (const Json* background = field(given, "background"))
+    request.settings.in_background = background->get<bool>();
+  if (request.settings.in_background && !request.store)
+    return wrong_field("background", "needs store to be true");
+  if (const Json* truncation = field(given, "truncation"))
+    request.may_truncate = *truncation == "auto";
+  if (const Json* previous = field(given, "previous_response_id"))
     request.previous_id = previous->get<std::string>();
-  }
-  const Json* input = field(given, "input");
-  if (input == nullptr) return wrong_field("input", "Field required");
-  Json items = *input;
-  if (input->is_string())
-    items = Json::array({{{"type", "message"}, {"role", "user"}, {"content", *input}}});
-  if (!items.is_array()) return wrong_field("input", "must be a string or an array of items");
+  const Json& input = given["input"];
+  Json items = input;
+  if (input.is_string())
+    items = Json::array({{{"type", "message"}, {"role", "user"}, {"content", input}}});
   if (items.empty()) return wrong_field("input", "must not be empty");
   Conversation conversation;
   for (std::size_t i = 0; i < items.size(); ++i)
@@ -374,6 +426,25 @@ Result<ChatRequest> chat_of(ResponsesRequest request, const std::string& previou
   chat.api = &kResponses;
   chat.response = std::make_shared<const ResponseSettings>(std::move(request.settings));
   return chat;
+}
+
+std::vector<std::string> split_messages(const std::string& elements) {
+  std::vector<std::string> messages;
+  for (const Json& each : Json::parse("[" + elements + "]", nullptr, false))
+    messages.push_back(each.dump());
+  return messages;
+}
+
+bool is_of_user(const std::string& message) {
+  return Json::parse(message, nullptr, false).value("role", "") == "user";
+}
+
+std::string encoded_reasoning(std::string_view text) {
+  return std::string(kReasoningPrefix).append(text);
+}
+
+BodyShape responses_shape(const BodyShape& chat) {
+  return shape_of_fields(kResponseSameFields, kResponseOwnFields, chat);
 }
 
 }  // namespace troupe

@@ -40,9 +40,10 @@ enum class ItemKind : std::uint8_t { kReasoning, kMessage, kCall };
 struct Item {
   ItemKind kind;
   std::string id;
-  std::string call_id, name;  ///< of a call
-  std::string text;           ///< or the arguments of a call
-  std::string logprobs;       ///< elements of a JSON array
+  std::string call_id = {}, name = {};  ///< of a call
+  std::string text = {};                ///< or the arguments of a call
+  std::string logprobs = {};            ///< elements of a JSON array
+  bool is_encrypted = false;            ///< the client wants its reasoning in a form to send back
 };
 
 void append_part(std::string& out, const Item& item) {
@@ -66,7 +67,12 @@ void append_item(std::string& out, const Item& item, std::string_view status) {
     case ItemKind::kReasoning:
       out += R"(,"type":"reasoning","summary":[],"content":[)";
       if (is_done) append_part(out, item);
-      out += "],\"encrypted_content\":null";
+      out += "],\"encrypted_content\":";
+      if (is_done && item.is_encrypted) {
+        append_json_string(out, encoded_reasoning(item.text));
+      } else {
+        out += "null";
+      }
       break;
     case ItemKind::kMessage:
       out += R"(,"type":"message","role":"assistant","content":[)";
@@ -90,13 +96,32 @@ class ResponsesWriter final : public ChatWriter {
       : head_(head),
         settings_(request.response),
         temperature_(request.params.temperature),
-        top_p_(request.params.top_p) {}
+        top_p_(request.params.top_p),
+        num_events_(settings_->num_events) {}
 
   void append_begin(std::string& out, const ChatBegin&) override {
-    const std::string response = ",\"response\":" + response_json("in_progress", nullptr);
-    append_event(out, "response.created", response);
-    append_event(out, "response.in_progress", response);
+    std::string response = response_json("in_progress", nullptr);
+    const std::string member = ",\"response\":" + response;
+    if (settings_->progress == nullptr) append_event(out, "response.created", member);
+    append_event(out, "response.in_progress", member);
+    if (settings_->progress != nullptr) settings_->progress->response = std::move(response);
   }
+
+  void skip_delta(const ChatChoice& choice, const ChoiceFormat& format) override {
+    add(nullptr, choice, format);
+  }
+
+  bool append_error(std::string& out, const Error& error) override {
+    if (settings_->progress == nullptr) return false;
+    close(&out, "incomplete");
+    std::string response = response_json("failed", nullptr, error.message);
+    append_event(out, "response.failed", ",\"response\":" + response);
+    settings_->progress->response = std::move(response);
+    settings_->progress->is_final = true;
+    return true;
+  }
+
+  [[nodiscard]] std::string queued() const { return response_json("queued", nullptr); }
 
   void append_delta(std::string& out, const ChatChoice& choice, const ChoiceFormat& format,
                     const Usage*) override {
@@ -118,7 +143,9 @@ class ResponsesWriter final : public ChatWriter {
     const ChatMessage& message = choice.message;
     if (!message.reasoning.empty()) {
       if (items_.empty() || items_.back().kind != ItemKind::kReasoning)
-        open(out, {.kind = ItemKind::kReasoning, .id = item_id("rs_")});
+        open(out, {.kind = ItemKind::kReasoning,
+                   .id = item_id("rs_"),
+                   .is_encrypted = settings_->encrypts_reasoning});
       extend(out, message.reasoning, "response.reasoning_text.delta");
     }
     if (!message.content.empty() || has_no_output(choice)) {
@@ -155,6 +182,12 @@ class ResponsesWriter final : public ChatWriter {
 
   [[nodiscard]] std::string_view status() const {
     return is_complete_ ? "completed" : "incomplete";
+  }
+
+  /// Of an item of a response with this status.
+  [[nodiscard]] std::string_view item_status(const Item& item, std::string_view status) const {
+    if (&item != &items_.back()) return "completed";
+    return status == "failed" ? "incomplete" : status;
   }
 
   [[nodiscard]] std::string item_id(std::string_view prefix) const {
@@ -227,7 +260,11 @@ class ResponsesWriter final : public ChatWriter {
   std::string finish(std::string* out, const Usage& usage) {
     close(out, status());
     std::string json = response_json(status(), &usage);
-    if (settings_->store != nullptr) {
+    if (settings_->progress != nullptr) {
+      settings_->progress->response = json;
+      settings_->progress->messages = conversation();
+      settings_->progress->is_final = true;
+    } else if (settings_->store != nullptr) {
       const auto stored = settings_->store->put(head_.id, settings_->owner,
                                                 {json, settings_->input, conversation()});
       if (!stored.ok())
@@ -261,19 +298,29 @@ class ResponsesWriter final : public ChatWriter {
     return json + '}';
   }
 
-  [[nodiscard]] std::string response_json(std::string_view status, const Usage* usage) const {
+  [[nodiscard]] std::string response_json(std::string_view status, const Usage* usage,
+                                          std::string_view error = {}) const {
     std::string json = "{\"id\":";
     append_json_string(json, head_.id);
     json += ",\"object\":\"response\",\"created_at\":";
     append_json_integer(json, head_.created);
     append_member(json, "status", status);
-    json += ",\"background\":false,\"error\":null,\"incomplete_details\":";
+    json += settings_->in_background ? ",\"background\":true" : ",\"background\":false";
+    json += ",\"error\":";
+    if (error.empty()) {
+      json += "null";
+    } else {
+      json += R"({"code":"server_error","message":)";
+      append_json_string(json, error);
+      json += '}';
+    }
+    json += ",\"incomplete_details\":";
     json += status == "incomplete" ? R"({"reason":"max_output_tokens"})" : "null";
     append_member(json, "model", head_.model);
     json += ",\"output\":[";
     for (const Item& item : items_) {
       if (json.back() != '[') json += ',';
-      append_item(json, item, &item == &items_.back() ? status : "completed");
+      append_item(json, item, item_status(item, status));
     }
     json += "],\"temperature\":";
     append_json_float(json, temperature_);
@@ -287,17 +334,16 @@ class ResponsesWriter final : public ChatWriter {
     append_json_integer(json, usage->num_cached_tokens);
     json += "},\"output_tokens\":";
     append_json_integer(json, usage->num_completion_tokens);
-    json += ",\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":";
+    json += ",\"output_tokens_details\":{\"reasoning_tokens\":";
+    append_json_integer(json, usage->num_reasoning_tokens.value_or(0));
+    json += "},\"total_tokens\":";
     append_json_integer(json, usage->num_prompt_tokens + usage->num_completion_tokens);
     return json + "}}";
   }
 
   /// `members` of the event, each with a comma before it.
   void append_event(std::string& out, std::string_view type, const std::string& members) {
-    out.append("event: ").append(type).append("\ndata: {\"type\":\"").append(type);
-    out += "\",\"sequence_number\":";
-    append_json_integer(out, num_events_++);
-    out.append(members).append("}\n\n");
+    append_response_event(out, type, num_events_++, members);
   }
 
   const AnswerHead& head_;
@@ -307,10 +353,22 @@ class ResponsesWriter final : public ChatWriter {
   std::vector<Item> items_;
   bool is_open_ = false;  ///< the last item
   bool is_complete_ = false;
-  std::int64_t num_events_ = 0;
+  std::int64_t num_events_;
 };
 
 }  // namespace
+
+void append_response_event(std::string& out, std::string_view type, std::int64_t number,
+                           std::string_view members) {
+  out.append("event: ").append(type).append("\ndata: {\"type\":\"").append(type);
+  out += "\",\"sequence_number\":";
+  append_json_integer(out, number);
+  out.append(members).append("}\n\n");
+}
+
+std::string queued_response(const AnswerHead& head, const ChatRequest& request) {
+  return ResponsesWriter(head, request).queued();
+}
 
 const Dialect kResponsesDialect = {.stream_type = "text/event-stream; charset=utf-8",
                                    .keep_alive = ": keep-alive\n\n",

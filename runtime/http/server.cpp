@@ -90,6 +90,7 @@ struct Lane {
     const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
     for (const auto& connection : all) connection->close();
     local_calls.abort_all();
+    service.leave_responses();
   }
 
   asio::io_context io{1};
@@ -247,6 +248,13 @@ class Server::Impl {
     runner_ = std::make_unique<BatchRunner>(*batches_, std::move(port), wall_seconds,
                                             config_.options.max_batch_in_flight);
     runner_started_ = true;
+  }
+
+  /// Pre: as run_batches.
+  void adopt_responses() {
+    if (!responses_) return;
+    Lane& lane = *lanes_.front();
+    asio::post(lane.io, [&lane] { lane.service.adopt_responses(); });
   }
 
   Result<void> listen() {
@@ -485,6 +493,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& p
   impl->offer_listener();
   impl->run();
   impl->run_batches();
+  impl->adopt_responses();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 

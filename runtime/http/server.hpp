@@ -20,6 +20,7 @@ struct ServerConfig {
   ServiceConfig service;  ///< the model and the API
   int num_io_threads = 1;
   Labels cache_config;              ///< for the Frontend's vllm:cache_config_info
+  std::int32_t max_adapters = 0;    ///< for its vllm:lora_requests_info
   double log_stats_interval_s = 0;  ///< interval of the Frontend's statistics; 0: none
   bool takes_over = false;          ///< the listening socket of the server at this address, if any
 };

@@ -130,31 +130,6 @@ Answer answer_metrics(ServiceContext& context, const HttpRequest&, ResponseSink&
   return nullptr;
 }
 
-Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  const auto created = static_cast<std::int64_t>(context.environment.wall_clock());
-  std::string json = "{\"object\":\"list\",\"data\":";
-  append_json_array(
-      json, context.config.model_names, [&](std::string& out, const std::string& name) {
-        out += "{\"id\":";
-        append_json_string(out, name);
-        out += ",\"object\":\"model\",\"created\":";
-        append_json_integer(out, created);
-        out += ",\"owned_by\":\"vllm\",\"root\":";
-        append_json_string(out, context.config.model_root);
-        out += ",\"parent\":null,\"max_model_len\":";
-        append_json_integer(out, context.config.defaults.max_model_len);
-        out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_id());
-        out += "\",\"object\":\"model_permission\",\"created\":";
-        append_json_integer(out, created);
-        out +=
-            ",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,"
-            "\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,"
-            "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}";
-      });
-  sink.respond(json_response(json + "}"));
-  return nullptr;
-}
-
 /// What the model must be run for.
 enum class Task : std::uint8_t { kAny, kGenerate, kPool };
 
@@ -195,7 +170,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/version", answer_version},
     {"GET", "/load", answer_load},
     {"GET", "/metrics", answer_metrics},
-    {"GET", "/v1/models", answer_models},
+    {"GET", kModelsPath, answer_models},
+    {"GET", "/v1/models/", answer_model},
     generates("/v1/completions", prepare_completion),
     generates(kChatPath, prepare_chat),
     {"POST", "/v1/audio/transcriptions", answer_transcription},
@@ -210,6 +186,7 @@ constexpr Route kRoutes[] = {
     generates("/v1/messages", prepare_messages, &kAnthropicDialect),
     {"POST", "/v1/messages/count_tokens", nullptr, prepare_count_tokens, false, &kAnthropicDialect},
     generates("/v1/responses", prepare_responses, &kResponsesDialect),
+    generates("/v1/responses/input_tokens", prepare_input_tokens, &kResponsesDialect),
     {"GET", kResponsesPath, answer_stored_response, nullptr, false, &kResponsesDialect},
     {"DELETE", kResponsesPath, answer_removed_response, nullptr, false, &kResponsesDialect},
     {"POST", kResponsesPath, answer_cancelled_response, nullptr, false, &kResponsesDialect},
@@ -231,6 +208,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/batches/", answer_cancelled_batch},
     {"POST", "/tokenize", nullptr, prepare_tokenize},
     {"POST", "/detokenize", nullptr, prepare_detokenize},
+    {"POST", "/v1/load_lora_adapter", nullptr, prepare_load_adapter},
+    {"POST", "/v1/unload_lora_adapter", nullptr, prepare_unload_adapter},
     {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, nullptr, true},
     {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, nullptr, true},
     {"POST", "/reset_mm_cache", answer_reset_mm_cache, nullptr, true},
@@ -281,13 +260,6 @@ bool guarded(std::string_view path) {
                      [&](std::string_view prefix) { return path.starts_with(prefix); });
 }
 
-RouteBody described_body(const Route& route) {
-  if (route.answer == answer_uploaded_file) return RouteBody::kForm;
-  if (route.prepare == prepare_completion) return RouteBody::kCompletion;
-  if (route.prepare == prepare_chat) return RouteBody::kChat;
-  return route.prepare == nullptr ? RouteBody::kNone : RouteBody::kJson;
-}
-
 /// The routes that the server has as it was started.
 Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   const ServiceConfig& config = context.config;
@@ -297,9 +269,9 @@ Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink&
   for (const Route& route : kRoutes) {
     if (route.dev > config.dev_mode || route.task == other) continue;
     if (needs_batches(route.path) && context.counters.batches == nullptr) continue;
-    routes.push_back({route.method, route.path, described_body(route), guarded(route.path)});
+    routes.push_back({route.method, route.path, route.prepare, guarded(route.path)});
   }
-  sink.respond(json_response(openapi_json(routes, config.version)));
+  sink.respond(json_response(openapi_json(routes, config.defaults, config.version)));
   return nullptr;
 }
 
@@ -367,12 +339,25 @@ std::string ServiceContext::random_id() const {
   return to_hex(bytes);
 }
 
-Result<std::string> ServiceContext::resolve_model(const std::string& model) const {
-  if (model.empty()) return config.model_names.front();
+Result<ServiceContext::ResolvedModel> ServiceContext::resolve_model(
+    const std::string& model) const {
+  if (model.empty()) return ResolvedModel{.name = config.model_names.front(), .lora = {}};
   std::string served;
+  const auto add = [&](const std::string& name) { served += (served.empty() ? "" : ", ") + name; };
   for (const std::string& name : config.model_names) {
-    if (name == model) return name;
-    served += (served.empty() ? "" : ", ") + name;
+    if (name == model) return ResolvedModel{.name = name, .lora = {}};
+    add(name);
+  }
+  if (config.enable_lora) {
+    const std::shared_ptr<const AdapterList> adapters = port.adapters();
+    if (adapters == nullptr)
+      return Error{ErrorCode::kUnavailable, "the engine is not ready", "model"};
+    constexpr std::size_t kMaxShownNames = 16;
+    for (std::size_t i = 0; i < adapters->adapters.size(); ++i) {
+      const LoraRequest& adapter = adapters->adapters[i];
+      if (adapter.name == model) return ResolvedModel{.name = adapter.name, .lora = adapter};
+      if (i < kMaxShownNames) add(adapter.name);
+    }
   }
   return Error{ErrorCode::kNotFound,
                "The model `" + model.substr(0, 256) + "` does not exist. Served: " + served,
@@ -386,10 +371,17 @@ Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
   if (counters.api_keys == nullptr)
     counters.api_keys = std::make_shared<const ApiKeys>(config.api_keys, config.read_api_keys);
   context_.reset(new ServiceContext{
-      config, std::move(environment), counters, port, metrics, *counters.api_keys, {}, {}, 0});
+      config, std::move(environment), counters, port, metrics, *counters.api_keys, {}, {}, 0, {}});
 }
 
-Service::~Service() { CHECK(context_->live.empty()); }
+Service::~Service() {
+  leave_responses();
+  CHECK(context_->live.empty());
+}
+
+void Service::adopt_responses() { adopt_abandoned_responses(*context_); }
+
+void Service::leave_responses() { context_->background.clear(); }
 
 std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
   auto refusal = find_refusal(head);

@@ -93,6 +93,8 @@ class ResponseSink {
   /// it.
   virtual void begin(HttpResponse head) = 0;
   virtual void write(std::string_view bytes, bool last) = 0;
+  /// The position of a resumable stream behind the piece that is written next.
+  virtual void note_position(std::string) {}
   /// False while the client has not read what was written; the exchange then waits for `on_ready`
   /// and merges further output.
   [[nodiscard]] virtual bool ready() const noexcept = 0;
@@ -140,6 +142,8 @@ class AccessLog;
 struct ServiceConfig {
   std::vector<std::string> model_names;  ///< as served; the first one is the default
   std::string model_root;                ///< path shown by /v1/models
+  bool enable_lora = false;              ///< requests may name adapters
+  bool allow_lora_updates = false;       ///< clients may load and unload adapters
   std::string version;
   /// Identifies everything that determines responses: model path, computation, defaults of
   /// requests, version. Streams are resumed only by an engine of the same name. Empty: not
@@ -225,6 +229,11 @@ class Service {
   /// The reader of a body that is not collected in memory; null: it is. Pre: `refuse` returned
   /// nothing.
   [[nodiscard]] std::shared_ptr<BodyReader> body_reader(const HttpRequest& head) const;
+
+  /// Goes on with responses in the background whose server has ended.
+  void adopt_responses();
+  /// Ends those that this service makes; a server that has their store goes on with them.
+  void leave_responses();
 
   /// Takes the outputs of this service's requests; others are left untouched.
   void deliver(RequestOutputs& outputs);

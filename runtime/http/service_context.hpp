@@ -1,6 +1,8 @@
 #pragma once
 // The part of a service that its exchanges use.
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -24,6 +26,8 @@ struct ServiceContext {
   std::unordered_map<RequestId, Generation*> live;  ///< by the id of each GenerateRequest
   std::unordered_map<std::uint64_t, Rendering*> renderings;
   std::uint64_t next_rendering = 0;
+  /// Responses in the background, by id.
+  std::unordered_map<std::string, std::unique_ptr<ResponseSink>> background;
 
   /// 128 random bits as 32 lower-case hex digits: an unguessable id.
   [[nodiscard]] std::string random_id() const;
@@ -32,8 +36,14 @@ struct ServiceContext {
     return http.owner ? api_keys.tenant_of_id(http.owner->key)
                       : api_keys.tenant(http.authorization());
   }
-  /// The served name for `model` (empty: the first). Errors: kNotFound, param model.
-  [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
+  /// What a request's `model` stands for.
+  struct ResolvedModel {
+    std::string name;                 ///< as it is served
+    std::optional<LoraRequest> lora;  ///< the adapter of that name; none: the base model
+  };
+  /// Of an empty name: the first model. Errors: kNotFound, param model; kUnavailable, no engine has
+  /// told its adapters yet.
+  [[nodiscard]] Result<ResolvedModel> resolve_model(const std::string& model) const;
 };
 
 /// A request that counts for the limits of its API key, until this is destroyed.

@@ -12,13 +12,13 @@ constexpr int kSqliteBusyTimeout_ms = 5000;
 SqliteDatabase::~SqliteDatabase() { sqlite3_close(database_); }
 
 Error SqliteDatabase::error() const {
-  return {ErrorCode::kIo, file_ + ": " + sqlite3_errmsg(database_), ""};
+  return {ErrorCode::kIo, shown_ + ": " + sqlite3_errmsg(database_), ""};
 }
 
-Result<void> SqliteDatabase::open(const std::string& file) {
-  file_ = file;
-  if (sqlite3_open_v2(file.c_str(), &database_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
-                      nullptr) != SQLITE_OK)
+Result<void> SqliteDatabase::open(const std::string& file, const std::string& shown) {
+  shown_ = shown;
+  if (sqlite3_open_v2(file.empty() ? ":memory:" : file.c_str(), &database_,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr) != SQLITE_OK)
     return error();
   sqlite3_busy_timeout(database_, kSqliteBusyTimeout_ms);
   // A crash of the system may lose the last changes, never the database.

@@ -20,9 +20,9 @@ class SqliteDatabase {
   SqliteDatabase(const SqliteDatabase&) = delete;
   SqliteDatabase& operator=(const SqliteDatabase&) = delete;
 
-  /// Creates the file if there is none; other processes may use it too. Errors: kIo, as of all
-  /// functions here, which name the file.
-  [[nodiscard]] Result<void> open(const std::string& file);
+  /// Creates the file if there is none; other processes may use it too. `file` empty: in memory.
+  /// Errors: kIo, as of all functions here, which begin with `shown`.
+  [[nodiscard]] Result<void> open(const std::string& file, const std::string& shown);
   [[nodiscard]] Result<void> run(const char* sql);
   /// Rows that the last statement has changed.
   [[nodiscard]] std::int64_t num_changed() const;
@@ -32,7 +32,7 @@ class SqliteDatabase {
   [[nodiscard]] Error error() const;
 
   sqlite3* database_ = nullptr;
-  std::string file_;
+  std::string shown_;
 };
 
 /// A prepared statement with its parameters.

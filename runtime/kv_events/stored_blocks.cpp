@@ -11,6 +11,7 @@ void StoredBlocks::apply(const KVCacheEvent& event) {
   if (std::holds_alternative<AllBlocksCleared>(event)) {
     blocks_.clear();
   } else if (const auto* removed = std::get_if<BlockRemoved>(&event)) {
+    if (!removed->medium.empty()) return;
     const auto found = blocks_.find({removed->hash, removed->group});
     if (found != blocks_.end() && --found->second.num_holders == 0) blocks_.erase(found);
   } else {
@@ -19,7 +20,7 @@ void StoredBlocks::apply(const KVCacheEvent& event) {
 }
 
 void StoredBlocks::add(const BlocksStored& event) {
-  if (event.again || event.hashes.empty()) return;
+  if (event.again || event.hashes.empty() || !event.medium.empty()) return;
   CHECK(event.block_indices.size() == event.hashes.size() &&
             event.predecessors.size() == event.hashes.size() &&
             event.extra_keys.size() == event.hashes.size(),

@@ -39,12 +39,12 @@ kv_wire::Event wire_event(const BlocksStored& event, const KVEventForm& form) {
   if (event.parent) stored.parent_block_hash = hash_form(*event.parent, form);
   stored.token_ids = event.token_ids;
   stored.block_size = event.block_size;
-  stored.medium = kMedium;
+  stored.medium = event.medium.empty() ? kMedium : event.medium;
   if (event.lora) {
     stored.lora_id = event.lora->int_id;
     stored.lora_name = event.lora->name;
   }
-  if (!event.hashes.empty()) {
+  if (!event.extra_keys.empty()) {
     stored.extra_keys.emplace();
     for (const std::vector<ExtraKey>& keys : event.extra_keys)
       stored.extra_keys->push_back(keys_form(keys));
@@ -59,7 +59,7 @@ kv_wire::Event wire_event(const BlocksStored& event, const KVEventForm& form) {
 kv_wire::Event wire_event(const BlockRemoved& event, const KVEventForm& form) {
   kv_wire::BlockRemoved removed;
   removed.block_hashes = {hash_form(event.hash, form)};
-  removed.medium = kMedium;
+  removed.medium = event.medium.empty() ? kMedium : event.medium;
   removed.group_idx = event.group;
   return removed;
 }

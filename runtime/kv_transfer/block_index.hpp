@@ -3,21 +3,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/kv_transfer/store_key.hpp"
+#include "runtime/kv_transfer/eviction_policy.hpp"
 
 namespace troupe {
 
-/// Keys in the order of their last use, at most max_bytes of blocks. The Scheduler's side of a
-/// connector owns it and tells the stores of all ranks what to save and to remove, so that they all
-/// hold the same.
+/// The keys of a store with at most max_bytes of blocks. The Scheduler's side of a connector owns
+/// it and tells the stores of all ranks what to save and to remove, so that they all hold the same.
 class BlockIndex {
  public:
   /// max_bytes 0: no limit.
-  explicit BlockIndex(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+  explicit BlockIndex(std::int64_t max_bytes,
+                      std::unique_ptr<EvictionPolicy> policy = make_lru_policy())
+      : max_bytes_(max_bytes), policy_(std::move(policy)) {}
 
   [[nodiscard]] bool has(const StoreKey& key) const { return blocks_.contains(key); }
   /// It counts as used last. False: it is not there.
@@ -28,19 +29,15 @@ class BlockIndex {
   bool remove(const StoreKey& key);
   void clear();
 
+  [[nodiscard]] std::vector<StoreKey> keys() const;
   [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }
   [[nodiscard]] std::int64_t num_bytes() const noexcept { return num_bytes_; }
 
  private:
-  struct Block {
-    std::int64_t num_bytes = 0;
-    std::list<StoreKey>::iterator use;
-  };
-
   std::int64_t max_bytes_;
+  std::unique_ptr<EvictionPolicy> policy_;
   std::int64_t num_bytes_ = 0;
-  std::list<StoreKey> by_use_;  // the latest used one last
-  std::unordered_map<StoreKey, Block, StoreKeyHash> blocks_;
+  std::unordered_map<StoreKey, std::int64_t, StoreKeyHash> blocks_;  // bytes
 };
 
 }  // namespace troupe

@@ -34,6 +34,7 @@ class ConnectorExtension final : public StepExtension {
     append_all(output.kv_connector.finished_recving, finished.finished_recving);
     append_all(output.kv_connector.failed_recving, finished.failed_recving);
     append_all(output.kv_connector.invalid_block_ids, finished.invalid_block_ids);
+    append_all(output.kv_connector.endpoints, finished.endpoints);
   }
   bool has_layer_hooks() const noexcept override { return connector_->has_layer_hooks(); }
 

@@ -9,10 +9,23 @@ namespace troupe {
 
 /// OffloadingConnector: blocks are kept in the memory of the workers' hosts, at most
 /// cpu_bytes_to_use bytes of all ranks together, or num_cpu_blocks blocks; kv_buffer_size bytes
-/// without either. What was used last stays.
+/// without either. eviction_policy ("lru", "arc") says what goes first. secondary_tiers may have
+/// one tier [{"type": "fs", "root_dir": FOLDER, "max_bytes": N, "eviction_policy": ...}]: files as
+/// the ExampleConnector has them, in which blocks are kept as well. With self_describing_kv_events
+/// the events of blocks stored here have tokens and parents.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_offloading_connector(
     const KVConnectorContext& context);
 [[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(
+    const KVConnectorWorkerContext& context);
+
+/// PeerConnector: the KV of a prompt is loaded from another engine, which kv_transfer_params names,
+/// or held for another one (disaggregated prefill). lease_s (30): for so long blocks are held
+/// without a sign of a reader; timeout_s (5): of a connection, and of each answer; host: where
+/// other hosts reach the workers, by default this host alone does; port: of rank 0, the others'
+/// follow, 0: any.
+[[nodiscard]] Result<std::shared_ptr<KVConnector>> make_peer_connector(
+    const KVConnectorContext& context);
+[[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_peer_connector_worker(
     const KVConnectorWorkerContext& context);
 
 /// ExampleConnector: blocks are kept as files of shared_storage_path ("/tmp"), in a folder for each
@@ -22,6 +35,22 @@ namespace troupe {
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_example_connector(
     const KVConnectorContext& context);
 [[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_example_connector_worker(
+    const KVConnectorWorkerContext& context);
+
+/// MultiConnector: several of these, the objects of kv_connector_extra_config's connectors, each as
+/// kv-transfer-config has it. All of them save; a request's blocks are loaded from the first one
+/// that has some.
+[[nodiscard]] Result<std::shared_ptr<KVConnector>> make_multi_connector(
+    const KVConnectorContext& context);
+[[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_multi_connector_worker(
+    const KVConnectorWorkerContext& context);
+
+/// DecodeBenchConnector: claims to have all tokens of a prompt but the last one, and fills their
+/// blocks with numbers around fill_mean (0.015), as far from it as fill_std (0) says. To measure
+/// decoding without prefill; the output is noise.
+[[nodiscard]] Result<std::shared_ptr<KVConnector>> make_decode_bench_connector(
+    const KVConnectorContext& context);
+[[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_decode_bench_connector_worker(
     const KVConnectorWorkerContext& context);
 
 }  // namespace troupe

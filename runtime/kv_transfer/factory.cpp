@@ -3,6 +3,7 @@
 #include <array>
 
 #include "runtime/kv_transfer/connectors.hpp"
+#include "runtime/kv_transfer/lmcache_connector.hpp"
 
 namespace troupe {
 namespace {
@@ -10,7 +11,12 @@ namespace {
 constexpr std::array kKinds = {
     KVConnectorKind{"OffloadingConnector", make_offloading_connector,
                     make_offloading_connector_worker},
+    KVConnectorKind{"PeerConnector", make_peer_connector, make_peer_connector_worker},
     KVConnectorKind{"ExampleConnector", make_example_connector, make_example_connector_worker},
+    KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker},
+    KVConnectorKind{"MultiConnector", make_multi_connector, make_multi_connector_worker},
+    KVConnectorKind{"DecodeBenchConnector", make_decode_bench_connector,
+                    make_decode_bench_connector_worker},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
@@ -16,11 +17,15 @@
 
 namespace troupe {
 
+class Credentials;
+
 /// What a connector's worker side is made for. Its cache comes with register_kv_caches.
 struct KVConnectorWorkerContext {
   ConnectorConfig config;
   std::string model_identity;  ///< see model_identity()
   ParallelConfig parallel;     ///< the rank's
+  std::string host;            ///< where other hosts reach this one; empty: there are none
+  std::shared_ptr<const Credentials> credentials;  ///< of connections with them
 };
 /// What the Scheduler's side is made for.
 struct KVConnectorContext {
@@ -41,7 +46,7 @@ struct KVConnectorKind {
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 1;
+inline constexpr std::uint32_t kKVConnectorInterface = 2;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

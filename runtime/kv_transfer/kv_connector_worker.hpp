@@ -22,7 +22,6 @@ namespace troupe {
 class KVConnectorWorker {
  public:
   virtual ~KVConnectorWorker() = default;
-
   /// Where the blocks lie. Called again when there is a new cache: of an earlier one nothing is
   /// loaded, saved or reported any more.
   virtual Result<void> register_kv_caches(const KVCacheMemory& memory) = 0;

@@ -4,6 +4,7 @@
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/cache/kv_events.hpp"
 #include "runtime/kv_transfer/block_blob.hpp"
 
 namespace troupe {
@@ -30,23 +31,39 @@ std::int64_t StoreKVConnector::stored_bytes(const KVConnectorContext& context, s
   return bytes + static_cast<std::int64_t>(sizeof(BlobHeader)) * parallel.world_size();
 }
 
-StoreKVConnector::StoreKVConnector(const KVConnectorContext& context, std::int64_t max_bytes,
-                                   const std::vector<StoreKey>& stored)
+Result<std::shared_ptr<KVConnector>> StoreKVConnector::create(const KVConnectorContext& context,
+                                                              const std::vector<StoreTier>& tiers,
+                                                              bool describes_events) {
+  CHECK(!tiers.empty());
+  std::vector<Tier> made;
+  for (const StoreTier& tier : tiers) {
+    ASSIGN_OR_RETURN(auto policy, make_eviction_policy(tier.eviction_policy));
+    made.push_back({tier.medium, BlockIndex(tier.max_bytes, std::move(policy))});
+  }
+  std::shared_ptr<StoreKVConnector> connector(
+      new StoreKVConnector(context, std::move(made), describes_events));
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    for (const StoreKey& key : tiers[t].stored) {
+      const auto group = static_cast<std::size_t>(key.group);
+      if (group >= connector->cache_.groups.size() || connector->tiers_[t].index.has(key)) continue;
+      if (!connector->add(key, t)) connector->remove(key, t);
+    }
+  }
+  connector->events_.clear();  // nobody has been told of those that are gone
+  return std::shared_ptr<KVConnector>(std::move(connector));
+}
+
+StoreKVConnector::StoreKVConnector(const KVConnectorContext& context, std::vector<Tier> tiers,
+                                   bool describes_events)
     : role_(context.config.role),
       cache_(context.cache),
       hasher_(context.settings.hash_algorithm, context.settings.hash_block_size(),
               context.settings.hash_seed),
       alignment_(context.settings.scheduler_block_size()),
-      index_(max_bytes) {
+      tiers_(std::move(tiers)),
+      describes_events_(describes_events) {
   for (std::size_t g = 0; g < cache_.groups.size(); ++g)
     stored_bytes_.push_back(stored_bytes(context, g));
-  std::vector<StoreKey> removed;
-  for (const StoreKey& key : stored) {
-    const auto group = static_cast<std::size_t>(key.group);
-    if (group >= cache_.groups.size() || index_.has(key)) continue;
-    if (!index_.add(key, stored_bytes_[group], removed)) removed.push_back(key);
-  }
-  for (const StoreKey& key : removed) remove(key);
 }
 
 // ---- requests -----------------------------------------------------------------------------------
@@ -96,7 +113,7 @@ bool StoreKVConnector::has_all(const Request& request, std::size_t group, std::i
                                std::int32_t end_token) const {
   const std::int32_t size = block_size(group);
   for (std::int32_t block = end_token / size; block-- > begin_token / size;)
-    if (!index_.has(key_of(request, group, block))) return false;
+    if (!has(key_of(request, group, block))) return false;
   return true;
 }
 
@@ -134,6 +151,7 @@ std::optional<KVConnector::Match> StoreKVConnector::get_num_new_matched_tokens(
     end -= alignment_;
   }
   known->num_matched_after = num_local_tokens;
+  known->num_matched = std::max(0, end - num_local_tokens);
   return Match{std::max(0, end - num_local_tokens), /*async=*/true};
 }
 
@@ -154,16 +172,74 @@ void StoreKVConnector::update_state_after_alloc(const RequestState& request,
       const BlockId id = blocks[g].at(static_cast<std::size_t>(block));
       if (id == kNullBlock) continue;  // no later token attends to it
       const StoreKey key = key_of(*known, g, block);
-      index_.touch(key);
+      for (Tier& tier : tiers_) tier.index.touch(key);
       load.blocks.push_back({key, id});
+      if (tiers_.front().index.has(key) || role_ == ConnectorRole::kConsumer) continue;
+      if (!add(key, 0)) continue;
+      next_.ops.push_back({StoreOpKind::kCopy, {key, kNullBlock}, 0});
+      record_stored(*known, key, block, tiers_.front().medium);
     }
   }
   next_.loads.push_back(load);
   open_loads_.emplace(load.number, std::move(load));
 }
 
-void StoreKVConnector::remove(const StoreKey& key) {
-  next_.ops.push_back({StoreOpKind::kRemove, {key, kNullBlock}});
+bool StoreKVConnector::has(const StoreKey& key) const {
+  return std::ranges::any_of(tiers_, [&](const Tier& tier) { return tier.index.has(key); });
+}
+
+/// What has to go for it is removed.
+bool StoreKVConnector::add(const StoreKey& key, std::size_t tier) {
+  std::vector<StoreKey> removed;
+  const bool fits =
+      tiers_[tier].index.add(key, stored_bytes_[static_cast<std::size_t>(key.group)], removed);
+  for (const StoreKey& old : removed) remove(old, tier);
+  return fits;
+}
+
+void StoreKVConnector::remove(const StoreKey& key, std::size_t tier) {
+  next_.ops.push_back({StoreOpKind::kRemove, {key, kNullBlock}, static_cast<std::uint8_t>(tier)});
+  events_.emplace_back(
+      BlockRemoved{.hash = key.hash, .group = key.group, .medium = tiers_[tier].medium});
+}
+
+KVConnector::Medium StoreKVConnector::medium(const RequestState& request) const {
+  const auto found = requests_.find(request.id);
+  if (found == requests_.end()) return Medium::kHost;
+  const Request& known = found->second;
+  bool is_in_memory = tiers_.front().medium == std::string_view(kHostMedium);
+  for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
+    const std::int32_t end = (known.num_matched_after + known.num_matched) / block_size(g);
+    for (std::int32_t block = known.num_matched_after / block_size(g); block < end; ++block) {
+      const StoreKey key = key_of(known, g, block);
+      is_in_memory &= !has(key) || tiers_.front().index.has(key);
+    }
+  }
+  return is_in_memory ? Medium::kHost : Medium::kDisk;
+}
+
+void StoreKVConnector::record_stored(const Request& request, const StoreKey& key,
+                                     std::int32_t block, const char* medium) {
+  BlocksStored event;
+  event.hashes = {key.hash};
+  event.block_size = block_size(static_cast<std::size_t>(key.group));
+  event.group = key.group;
+  event.kind = cache_.groups[static_cast<std::size_t>(key.group)].spec.kind_name();
+  event.medium = medium;
+  if (describes_events_) {
+    const std::int32_t begin = block * event.block_size;
+    const std::int32_t end = begin + event.block_size;
+    if (begin > 0) event.parent = hash_of_prefix(request.hashes, begin, hasher_.unit());
+    const auto& tokens = request.state->token_ids;
+    event.token_ids.assign(tokens.begin() + begin, tokens.begin() + end);
+    event.lora = request.identity.lora;
+    event.session_id = request.identity.session_id;
+    event.extra_keys = {extra_keys(request.identity, begin, end)};
+    const KVCacheSpec& spec = cache_.groups[static_cast<std::size_t>(key.group)].spec;
+    if (const AttentionWindow* const window = spec.window())
+      event.sliding_window = window->num_tokens;
+  }
+  events_.emplace_back(std::move(event));
 }
 
 void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) {
@@ -173,7 +249,8 @@ void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) 
     if (load == open_loads_.end()) continue;
     if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
       for (const KeyedBlock& block : load->second.blocks)
-        if (index_.remove(block.key)) remove(block.key);
+        for (std::size_t t = 0; t < tiers_.size(); ++t)
+          if (tiers_[t].index.remove(block.key)) remove(block.key, t);
       if (const auto known = requests_.find(id); known != requests_.end())
         known->second.load_failed = true;
     }
@@ -184,7 +261,6 @@ void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) 
 // ---- saves --------------------------------------------------------------------------------------
 
 void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
-  std::vector<StoreKey> removed;
   for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
     const std::int32_t size = block_size(g);
     const std::int32_t first_needed = first_needed_token(g, progress.num_computed);
@@ -195,11 +271,11 @@ void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
       // What no token of the step attends to may have been given to others.
       if (id == kNullBlock || (block + 1) * size <= first_needed) continue;
       const StoreKey key = key_of(request, g, block);
-      if (index_.touch(key)) continue;
-      if (!index_.add(key, stored_bytes_[g], removed)) continue;
-      for (const StoreKey& old : removed) remove(old);
-      removed.clear();
-      next_.ops.push_back({StoreOpKind::kSave, {key, id}});
+      for (std::size_t t = 0; t < tiers_.size(); ++t) {
+        if (tiers_[t].index.touch(key) || !add(key, t)) continue;
+        next_.ops.push_back({StoreOpKind::kSave, {key, id}, static_cast<std::uint8_t>(t)});
+        record_stored(request, key, block, tiers_[t].medium);
+      }
     }
   }
 }
@@ -263,7 +339,13 @@ KVConnector::Finished StoreKVConnector::request_finished(const RequestState& req
 }
 
 bool StoreKVConnector::reset_cache() {
-  index_.clear();
+  // Events of the cache itself would be cleared with them.
+  for (Tier& tier : tiers_) {
+    for (const StoreKey& key : tier.index.keys())
+      events_.emplace_back(
+          BlockRemoved{.hash = key.hash, .group = key.group, .medium = tier.medium});
+    tier.index.clear();
+  }
   next_.ops.push_back({StoreOpKind::kClear, {}});
   return true;
 }

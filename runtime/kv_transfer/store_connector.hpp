@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/cache/block_hash.hpp"
@@ -18,19 +19,34 @@
 
 namespace troupe {
 
+/// vLLM's names of where blocks are.
+inline constexpr const char* kHostMedium = "CPU";
+inline constexpr const char* kDiskMedium = "STORAGE";
+
+struct StoreTier {
+  const char* medium = kHostMedium;  ///< as KV events name it
+  std::int64_t max_bytes = 0;        ///< of all ranks together; 0: no limit
+  std::string eviction_policy = "lru";
+  std::vector<StoreKey> stored = {};  ///< what it holds, what was used last in the end
+};
+
 /// Knows what the stores hold. Every block that a step completes is saved, in all groups, and what
 /// is over the limit is removed. A waiting request gets the blocks that follow its local hit,
 /// loaded while others compute. The ranks' stores do what the metadata say, in the order of the
 /// steps, so that a block which is there for a load stays until it has been read.
 ///
+/// The store may have several tiers (host memory, disk): blocks are saved in all of them, each with
+/// a limit of its own, loaded from the first one that has them, and copied to it then.
+///
 /// A store may lose what it was given, or have something else in its place: then the load fails,
 /// the index forgets the blocks, and the request computes them; it is given no others.
 class StoreKVConnector final : public KVConnector {
  public:
-  /// max_bytes of all ranks together; 0: no limit. `stored`: what the stores hold, what was used
-  /// last in the end.
-  StoreKVConnector(const KVConnectorContext& context, std::int64_t max_bytes,
-                   const std::vector<StoreKey>& stored = {});
+  /// `describes_events`: events have tokens and parents, as those of the cache itself. Errors:
+  /// kInvalidArgument, an unknown policy.
+  [[nodiscard]] static Result<std::shared_ptr<KVConnector>> create(
+      const KVConnectorContext& context, const std::vector<StoreTier>& tiers,
+      bool describes_events = false);
 
   void on_new_request(const KVCacheRequest& request) override;
   [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
@@ -43,8 +59,14 @@ class StoreKVConnector final : public KVConnector {
   void update_connector_output(const KVConnectorOutput& output) override;
   void on_failed_steps() override { sends_loads_again_ = true; }
   bool reset_cache() override;
+  [[nodiscard]] Medium medium(const RequestState& request) const override;
+  [[nodiscard]] std::vector<KVCacheEvent> take_events() override {
+    return std::exchange(events_, {});
+  }
 
-  [[nodiscard]] const BlockIndex& index() const noexcept { return index_; }
+  [[nodiscard]] const BlockIndex& index(std::size_t tier = 0) const noexcept {
+    return tiers_[tier].index;
+  }
   /// About which something is known.
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
@@ -62,7 +84,12 @@ class StoreKVConnector final : public KVConnector {
     BlockTable blocks;
     std::vector<std::int32_t> num_seen;  ///< per group: blocks that are saved, or cannot be
     std::int32_t num_matched_after = 0;  ///< the last match follows so many tokens
+    std::int32_t num_matched = 0;        ///< tokens of that match
     bool load_failed = false;
+  };
+  struct Tier {
+    const char* medium;
+    BlockIndex index;
   };
   /// Of what a step computes.
   struct Progress {
@@ -82,14 +109,24 @@ class StoreKVConnector final : public KVConnector {
   void save_blocks(Request& request, const Progress& progress);
   void add_new_blocks(Request* request, const CachedRequestData& cached, std::size_t index,
                       std::size_t& next) const;
-  void remove(const StoreKey& key);
+  /// False: the tier has no room for it.
+  bool add(const StoreKey& key, std::size_t tier);
+  void remove(const StoreKey& key, std::size_t tier);
+  void record_stored(const Request& request, const StoreKey& key, std::int32_t block,
+                     const char* medium);
+  [[nodiscard]] bool has(const StoreKey& key) const;
+
+  StoreKVConnector(const KVConnectorContext& context, std::vector<Tier> tiers,
+                   bool describes_events);
 
   ConnectorRole role_;
   KVCacheConfig cache_;
   BlockHasher hasher_;
   std::int32_t alignment_;
   std::vector<std::int64_t> stored_bytes_;  // per group
-  BlockIndex index_;
+  std::vector<Tier> tiers_;
+  bool describes_events_;
+  std::vector<KVCacheEvent> events_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;
   std::map<std::uint64_t, BlockLoad> open_loads_;  // not yet reported

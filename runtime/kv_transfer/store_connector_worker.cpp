@@ -10,9 +10,9 @@ namespace troupe {
 
 // ---- BlockTransfers -----------------------------------------------------------------------------
 
-BlockTransfers::BlockTransfers(std::unique_ptr<BlockStore> store, const BlockOrigin& origin,
-                               std::vector<std::size_t> block_bytes)
-    : store_(std::move(store)), origin_(origin), block_bytes_(std::move(block_bytes)) {
+BlockTransfers::BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers,
+                               const BlockOrigin& origin, std::vector<std::size_t> block_bytes)
+    : tiers_(std::move(tiers)), origin_(origin), block_bytes_(std::move(block_bytes)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -35,17 +35,18 @@ void BlockTransfers::add(Job job) {
 }
 
 void BlockTransfers::load(BlockLoad load) { add(std::move(load)); }
-void BlockTransfers::remove(const StoreKey& key) { add(Removal{key}); }
+void BlockTransfers::remove(const StoreKey& key, std::uint8_t tier) { add(Removal{key, tier}); }
+void BlockTransfers::copy(const StoreKey& key, std::uint8_t tier) { add(Copy{key, tier}); }
 void BlockTransfers::clear() { add(Clearing{}); }
 
-void BlockTransfers::save(const StoreKey& key, Blob blob) {
+void BlockTransfers::save(const StoreKey& key, Blob blob, std::uint8_t tier) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {
       return waiting_bytes_ == 0 || waiting_bytes_ + blob.size() <= kMaxWaitingBytes;
     });
     waiting_bytes_ += blob.size();
-    jobs_.push_back(Save{key, std::move(blob)});
+    jobs_.push_back(Save{key, std::move(blob), tier});
   }
   changed_.notify_all();
 }
@@ -82,37 +83,58 @@ void BlockTransfers::perform(Job& job) {
     loaded_.push_back({std::move(*load), std::move(blobs)});
   } else if (auto* const save = std::get_if<Save>(&job)) {
     seal_blob(save->blob);
-    const auto saved = store_->save(save->key, std::move(save->blob));
-    // The block is missed when it is to be loaded.
-    if (!saved.ok())
-      log_warning("a block of the KV cache cannot be saved", kv("reason", saved.error().message));
+    save_now(save->key, std::move(save->blob), save->tier);
   } else if (const auto* const removal = std::get_if<Removal>(&job)) {
-    store_->remove(removal->key);
+    tiers_.at(removal->tier)->remove(removal->key);
+  } else if (const auto* const copy = std::get_if<Copy>(&job)) {
+    const auto blob = read_block(copy->key, copy->tier + std::size_t{1});
+    if (blob.ok()) save_now(copy->key, **blob, copy->tier);
   } else {
-    store_->clear();
+    for (const auto& store : tiers_) store->clear();
   }
+}
+
+/// What cannot be saved is missed when it is to be loaded.
+void BlockTransfers::save_now(const StoreKey& key, Blob blob, std::uint8_t tier) {
+  const auto saved = tiers_.at(tier)->save(key, std::move(blob));
+  if (!saved.ok())
+    log_warning("a block of the KV cache cannot be saved", kv("reason", saved.error().message));
 }
 
 Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::read(const BlockLoad& load) {
   std::vector<std::shared_ptr<const Blob>> blobs;
   for (const KeyedBlock& block : load.blocks) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const Blob> blob, store_->load(block.key));
-    const auto group = static_cast<std::size_t>(block.key.group);
-    const auto checked = check_blob(*blob, origin_, block.key, block_bytes_.at(group));
-    if (!checked.ok()) {
-      store_->remove(block.key);
-      return Error{
-          checked.error().code, store_->place_of(block.key) + ": " + checked.error().message, {}};
-    }
+    ASSIGN_OR_RETURN(std::shared_ptr<const Blob> blob, read_block(block.key, 0));
     blobs.push_back(std::move(blob));
   }
   return blobs;
 }
 
+/// A blob that is not as it should be is removed. Errors: of the last tier.
+Result<std::shared_ptr<const Blob>> BlockTransfers::read_block(const StoreKey& key,
+                                                               std::size_t first_tier) {
+  std::optional<Error> error;
+  for (std::size_t tier = first_tier; tier < tiers_.size(); ++tier) {
+    BlockStore& store = *tiers_[tier];
+    auto blob = store.load(key);
+    if (!blob.ok()) {
+      error = std::move(blob).error();
+      continue;
+    }
+    const auto group = static_cast<std::size_t>(key.group);
+    const auto checked = check_blob(**blob, origin_, key, block_bytes_.at(group));
+    if (checked.ok()) return blob;
+    store.remove(key);
+    error = Error{checked.error().code, store.place_of(key) + ": " + checked.error().message, {}};
+  }
+  CHECK(error.has_value(), first_tier, tiers_.size());
+  return *std::move(error);
+}
+
 // ---- StoreKVConnectorWorker ---------------------------------------------------------------------
 
 StoreKVConnectorWorker::StoreKVConnectorWorker(KVConnectorWorkerContext context,
-                                               OpenBlockStore open)
+                                               OpenBlockStores open)
     : context_(std::move(context)), open_(std::move(open)) {}
 
 Result<void> StoreKVConnectorWorker::register_kv_caches(const KVCacheMemory& memory) {
@@ -124,8 +146,8 @@ Result<void> StoreKVConnectorWorker::register_kv_caches(const KVCacheMemory& mem
   std::vector<std::size_t> block_bytes;
   for (std::size_t g = 0; g < memory.groups.size(); ++g)
     block_bytes.push_back(static_cast<std::size_t>(memory.block_bytes(g)));
-  ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> store, open_(memory.config));
-  transfers_ = std::make_unique<BlockTransfers>(std::move(store), origin_, std::move(block_bytes));
+  ASSIGN_OR_RETURN(auto tiers, open_(memory.config));
+  transfers_ = std::make_unique<BlockTransfers>(std::move(tiers), origin_, std::move(block_bytes));
   return {};
 }
 
@@ -150,10 +172,13 @@ void StoreKVConnectorWorker::wait_for_save() {
   for (const StoreOp& op : std::exchange(ops_, {})) {
     switch (op.kind) {
       case StoreOpKind::kSave:
-        transfers_->save(op.block.key, std::move(*blob++));
+        transfers_->save(op.block.key, std::move(*blob++), op.tier);
         break;
       case StoreOpKind::kRemove:
-        transfers_->remove(op.block.key);
+        transfers_->remove(op.block.key, op.tier);
+        break;
+      case StoreOpKind::kCopy:
+        transfers_->copy(op.block.key, op.tier);
         break;
       case StoreOpKind::kClear:
         transfers_->clear();

@@ -27,7 +27,8 @@ class BlockTransfers {
  public:
   static constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
 
-  BlockTransfers(std::unique_ptr<BlockStore> store, const BlockOrigin& origin,
+  /// The tiers of the store: what is loaded is looked for in this order.
+  BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers, const BlockOrigin& origin,
                  std::vector<std::size_t> block_bytes);
   /// Saves what waits; loads that wait are dropped.
   ~BlockTransfers();
@@ -36,8 +37,10 @@ class BlockTransfers {
 
   void load(BlockLoad load);
   /// Waits until there is room.
-  void save(const StoreKey& key, Blob blob);
-  void remove(const StoreKey& key);
+  void save(const StoreKey& key, Blob blob, std::uint8_t tier);
+  void remove(const StoreKey& key, std::uint8_t tier);
+  /// From the first later tier that has it.
+  void copy(const StoreKey& key, std::uint8_t tier);
   void clear();
 
   /// A load that is done: the blobs of its blocks, checked; or what is wrong with one of them,
@@ -53,19 +56,28 @@ class BlockTransfers {
   struct Save {
     StoreKey key;
     Blob blob;
+    std::uint8_t tier = 0;
   };
   struct Removal {
     StoreKey key;
+    std::uint8_t tier = 0;
+  };
+  struct Copy {
+    StoreKey key;
+    std::uint8_t tier = 0;
   };
   struct Clearing {};
-  using Job = std::variant<BlockLoad, Save, Removal, Clearing>;
+  using Job = std::variant<BlockLoad, Save, Removal, Copy, Clearing>;
 
   void add(Job job);
   void run();
   void perform(Job& job);
+  void save_now(const StoreKey& key, Blob blob, std::uint8_t tier);
   [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load);
+  [[nodiscard]] Result<std::shared_ptr<const Blob>> read_block(const StoreKey& key,
+                                                               std::size_t first_tier);
 
-  std::unique_ptr<BlockStore> store_;  // the thread's
+  std::vector<std::unique_ptr<BlockStore>> tiers_;  // the thread's
   BlockOrigin origin_;
   std::vector<std::size_t> block_bytes_;  // per group
   std::mutex mutex_;
@@ -77,13 +89,13 @@ class BlockTransfers {
   std::thread thread_;
 };
 
-/// Opens the store of a rank. Errors: of the store.
-using OpenBlockStore =
-    std::function<Result<std::unique_ptr<BlockStore>>(const KVCacheConfig& cache)>;
+/// Opens the tiers of a rank's store. Errors: of the stores.
+using OpenBlockStores =
+    std::function<Result<std::vector<std::unique_ptr<BlockStore>>>(const KVCacheConfig& cache)>;
 
 class StoreKVConnectorWorker final : public KVConnectorWorker {
  public:
-  StoreKVConnectorWorker(KVConnectorWorkerContext context, OpenBlockStore open);
+  StoreKVConnectorWorker(KVConnectorWorkerContext context, OpenBlockStores open);
 
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
   void start_load_kv(const std::string& metadata) override;
@@ -95,7 +107,7 @@ class StoreKVConnectorWorker final : public KVConnectorWorker {
   void write_block(const KeyedBlock& block, const Blob& blob);
 
   KVConnectorWorkerContext context_;
-  OpenBlockStore open_;
+  OpenBlockStores open_;
   KVCacheMemory memory_;
   BlockOrigin origin_{};
   std::unique_ptr<BlockTransfers> transfers_;  // null: there is no cache yet

@@ -69,6 +69,7 @@ std::string pack_store_ops(const StoreOps& ops) {
   writer.put(static_cast<std::uint32_t>(ops.ops.size()));
   for (const StoreOp& op : ops.ops) {
     writer.put(static_cast<std::uint8_t>(op.kind));
+    writer.put(op.tier);
     writer.put(op.block);
   }
   return writer.take();
@@ -86,11 +87,11 @@ std::optional<StoreOps> unpack_store_ops(std::string_view text) {
     for (KeyedBlock& block : load.blocks)
       if (!reader.get(block)) return std::nullopt;
   }
-  if (!reader.get_size(ops.ops, 1 + kBlockBytes)) return std::nullopt;
+  if (!reader.get_size(ops.ops, 2 + kBlockBytes)) return std::nullopt;
   for (StoreOp& op : ops.ops) {
     std::uint8_t kind = 0;
     if (!reader.get(kind) || kind > static_cast<std::uint8_t>(StoreOpKind::kClear) ||
-        !reader.get(op.block))
+        !reader.get(op.tier) || !reader.get(op.block))
       return std::nullopt;
     op.kind = static_cast<StoreOpKind>(kind);
   }

@@ -24,11 +24,13 @@ struct BlockLoad {
 enum class StoreOpKind : std::uint8_t {
   kSave,    ///< the block is computed by the end of the step
   kRemove,  ///< no block of the pool
-  kClear,   ///< everything
+  kCopy,    ///< the same, from a later tier to this one
+  kClear,   ///< everything, in all tiers
 };
 struct StoreOp {
   StoreOpKind kind = StoreOpKind::kSave;
   KeyedBlock block;
+  std::uint8_t tier = 0;  ///< index of the store
   bool operator==(const StoreOp&) const = default;
 };
 

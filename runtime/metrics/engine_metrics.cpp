@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/clock.hpp"
 
 namespace troupe {
 namespace {
@@ -209,6 +210,31 @@ struct EngineMetrics::Engine {
     }
   }
 
+  /// vLLM's lora_requests_info: the names are labels, the value is the time. Only the last one is
+  /// exported, once there is an adapter.
+  void observe_adapters(const SchedulerStats& stats, std::int32_t max_adapters) {
+    const auto joined = [](const std::vector<std::string>& names) {
+      std::string text;
+      for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+      return text;
+    };
+    const std::string running_names = joined(stats.running_adapters);
+    const std::string waiting_names = joined(stats.waiting_adapters);
+    if (adapters == nullptr && running_names.empty() && waiting_names.empty()) return;
+    if (adapters == nullptr || running_names != running_adapters ||
+        waiting_names != waiting_adapters) {
+      if (adapters != nullptr) registry.remove(*adapters);
+      Labels own = with("max_lora", std::to_string(max_adapters));
+      own.emplace_back("waiting_lora_adapters", waiting_names);
+      own.emplace_back("running_lora_adapters", running_names);
+      adapters = &registry.gauge(prefix + "lora_requests_info",
+                                 "Adapters of running and waiting requests.", own);
+      running_adapters = running_names;
+      waiting_adapters = waiting_names;
+    }
+    adapters->set(wall_seconds());
+  }
+
   /// Exported once an EC connector has been asked for something.
   void observe_encoder_transfer(const EncoderTransferStats& stats) {
     const std::array<std::tuple<const char*, const char*, std::int32_t>, 4> counts = {
@@ -231,6 +257,8 @@ struct EngineMetrics::Engine {
   const std::string prefix = "vllm:";
   std::array<Metric*, 4> encoder_transfers{};
   std::array<Metric*, 3> kv_loads{};
+  Metric* adapters = nullptr;
+  std::string running_adapters, waiting_adapters;  ///< labels of `adapters`
   Metric *drafts = nullptr, *draft_tokens = nullptr, *accepted_tokens = nullptr;
   std::vector<Metric*> accepted_at;
   Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage;
@@ -292,6 +320,7 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.observe_kv_loads(scheduler);
   engine.observe_encoder_transfer(scheduler.encoder_transfer);
   engine.observe_speculation(scheduler.spec_decoding);
+  engine.observe_adapters(scheduler, max_adapters_);
   engine.observe_evictions(scheduler.evicted_blocks);
   engine.preemptions->add(stats.num_preemptions);
   engine.prompt_tokens->add(stats.num_prompt_tokens);

@@ -60,6 +60,8 @@ class EngineMetrics {
   /// Requests were resubmitted to another engine because theirs has ended.
   void observe_resubmissions(std::size_t count);
   void observe_http(const HttpObservation& request) { http_.observe(request); }
+  /// max-loras, for vllm:lora_requests_info; set before the first step.
+  void set_max_adapters(std::int32_t max_adapters) { max_adapters_ = max_adapters; }
   /// The fields of an engine's cache configuration, set once, for vllm:cache_config_info.
   void set_cache_config(std::uint32_t engine, Labels fields);
 
@@ -74,6 +76,7 @@ class EngineMetrics {
   Registry registry_;
   HttpMetrics http_{registry_};
   std::vector<std::unique_ptr<Engine>> engines_;
+  std::int32_t max_adapters_ = 0;
   Metric* rejections_;
   Metric* resubmissions_;
 };

@@ -124,6 +124,13 @@ Summary& Registry::summary(const std::string& name, const std::string& help, con
   return *series.summary;
 }
 
+void Registry::remove(const Metric& metric) {
+  const std::lock_guard lock(mutex_);
+  for (Family& family : families_)
+    std::erase_if(family.series,
+                  [&](const Series& series) { return series.metric.get() == &metric; });
+}
+
 std::string Registry::text() const {
   constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram", "summary"};
   const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/models/gather_logits.hpp"
 #include "runtime/models/quantize.hpp"
 
 namespace troupe {
@@ -44,15 +45,16 @@ std::string head_name(const ModelConfig& config, WeightLoader& loader, const Dec
   return stored;
 }
 
-VocabularyHead load_head(const ModelConfig& config, WeightLoader& loader,
-                         const DecoderNames& names) {
+Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
   if (!loader.parallel().is_last_stage()) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
   }
-  return VocabularyHead(loader, head_name(config, loader, names), config.vocab_size,
-                        config.hidden_size);
+  return Linear(
+      loader,
+      {{head_name(config, loader, names), config.vocab_size, loader.shard(config.vocab_size)}},
+      config.hidden_size, false, MatrixRole::kHead);
 }
 
 }  // namespace
@@ -89,6 +91,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .scale = config.attention_scale,
           .logit_softcap = config.attention_softcap,
           .sliding_window = config.sliding_windows[layer],
+          .local_chunk = config.local_chunks.empty() ? 0 : config.local_chunks[layer],
           .canonical_shards = config.canonical_shards(),
           .norm = {.eps = config.rms_norm_eps},
           .rope = std::move(rope)};
@@ -141,7 +144,22 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
       final_norm_(load_final_norm(config, loader, options)),
       head_(load_head(config, loader, options.names)),
       weight_bytes_(loader.num_packed_bytes()),
-      device_batch_(device) {}
+      device_batch_(device),
+      adapter_batch_(device) {
+  const std::int64_t vocab_size = config.vocab_size;
+  if (parallel_.is_first_stage())
+    adapted_embedding_.target = loader.add_adapter_target(
+        {{weight_prefix(loader) + "embed_tokens", config.hidden_size, {0, config.hidden_size}}},
+        vocab_size, {0, vocab_size}, /*is_embedding=*/true);
+  if (parallel_.is_last_stage())
+    adapted_head_.target =
+        loader.add_adapter_target({{"lm_head", vocab_size, loader.shard(vocab_size)}},
+                                  config.hidden_size, {0, config.hidden_size});
+  adapter_targets_ = {.targets = loader.take_adapter_targets(),
+                      .num_layers = config.num_layers,
+                      .is_first_stage = parallel_.is_first_stage(),
+                      .is_last_stage = parallel_.is_last_stage()};
+}
 
 std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size,
                                                          DType dtype) const {
@@ -160,12 +178,16 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
     workspace_bytes = memory.workspace_bytes;
   }
   if (parallel_.is_last_stage()) {
-    const MixerMemory memory = head_.memory(device_, limits.max_num_logit_rows);
-    scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
-    workspace_bytes = std::max(workspace_bytes, memory.workspace_bytes);
+    workspace_bytes = std::max(workspace_bytes, device_.ops().matmul_workspace_bytes(
+                                                    head_.spec(), limits.max_num_logit_rows));
+    scratch_bytes = std::max(scratch_bytes,
+                             gather_logits_bytes(limits.max_num_logit_rows, head_.spec().num_rows,
+                                                 parallel_.tensor_parallel_size));
   }
   const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
-                                 .max_seq_len = config_.max_model_len};
+                                 .max_seq_len = config_.max_model_len,
+                                 .has_adapters = limits.adapters.has_value()};
+  if (limits.adapters) RETURN_IF_ERROR(adapter_batch_.reserve(num_tokens, *limits.adapters));
   for (const DecoderLayer& layer : layers_) {
     const MixerMemory memory = layer.memory(device_, mixer_limits);
     scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
@@ -189,6 +211,9 @@ void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_b
                                                 .ids = device_batch.token_ids.data(),
                                                 .scale = options_.embedding_scale,
                                                 .out = out});
+  if (has_adapters_)
+    adapter_batch_.add_embeddings(batch.token_ids, adapted_embedding_.target,
+                                  options_.embedding_scale, out);
   const ForwardBatch::InputEmbeddings& given = device_batch.input_embeddings;
   if (given.tokens.empty()) return;
   device_.ops().copy_rows(device_.context(),
@@ -232,7 +257,11 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
                  .device_query_start_loc = device_batch->query_start_loc.data(),
                  .caches = caches,
                  .peers = peers,
-                 .scratch = scratch};
+                 .scratch = scratch,
+                 .adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc,
+                                                batch.output_start_loc)};
+  has_adapters_ = step.adapters != nullptr;
+  step_outputs_ = hidden.data;
 
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
@@ -275,13 +304,40 @@ Result<void> DecoderModel::check_item(const EncoderItem& item) const {
   return tower_->check_item(item);
 }
 
-void DecoderModel::encode(const EncoderItem& item, Matrix out) {
+std::int64_t DecoderModel::num_item_slices() const noexcept {
+  return tower_ == nullptr ? 0 : tower_->num_item_slices();
+}
+
+void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) {
   CHECK(tower_ != nullptr);
-  tower_->encode(device_, Scratch(activations_.bytes()), item, out);
+  tower_->encode_slice(device_, Scratch(activations_.bytes()), item, slice, out);
+}
+
+void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {
+  head_.apply(device_.ops(), device_.context(), hidden, out);
+  if (!has_adapters_) return;
+  const std::int64_t first = (hidden.data - step_outputs_) / hidden.row_stride;
+  const StepAdapters* const adapters = adapter_batch_.put_outputs(
+      static_cast<std::int32_t>(first), static_cast<std::int32_t>(hidden.num_rows));
+  if (adapters == nullptr) return;
+  const Matrix shrunk = first_rows(adapters->shrunk, adapters->outputs.num_rows);
+  const std::int32_t target = adapted_head_.target;
+  device_.ops().adapter_shrink(device_.context(), {.x = hidden,
+                                                   .rows = adapters->outputs,
+                                                   .target = target,
+                                                   .type = adapters->type,
+                                                   .out = shrunk});
+  device_.ops().adapter_expand(device_.context(), {.x = shrunk,
+                                                   .rows = adapters->outputs,
+                                                   .target = target,
+                                                   .type = adapters->type,
+                                                   .out = out});
 }
 
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
-  if (head_.apply(device_, Scratch(activations_.bytes()), hidden, peers, out)) scale_logits(out);
+  if (gather_logits(device_, Scratch(activations_.bytes()), peers, out,
+                    [&](Matrix part) { apply_head(hidden, part); }))
+    scale_logits(out);
 }
 
 void DecoderModel::scale_logits(Matrix logits) {

@@ -14,7 +14,6 @@
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
-#include "runtime/models/vocabulary_head.hpp"
 
 namespace troupe {
 
@@ -102,13 +101,20 @@ class DecoderModel final : public Model {
   }
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override;
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override;
-  void encode(const EncoderItem& item, Matrix out) override;
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override;
+  void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) override;
+  [[nodiscard]] const AdapterTargets* adapter_targets() const noexcept override {
+    return &adapter_targets_;
+  }
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  /// What this rank's rows of the head give for `hidden`; where these are outputs of the last
+  /// batch, with their adapters.
+  void apply_head(ConstMatrix hidden, Matrix out);
   /// Scales and caps the logits of the whole vocabulary, where the architecture does so.
   void scale_logits(Matrix logits);
   /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; device_batch
@@ -125,10 +131,16 @@ class DecoderModel final : public Model {
   EmbeddingTable embedding_;
   std::vector<float> embedded_;  ///< rows on their way to the device
   RmsNorm final_norm_;
-  VocabularyHead head_;
+  Linear head_;  ///< rows of this rank
+  AdaptedMatrix adapted_embedding_;
+  AdaptedMatrix adapted_head_;
+  AdapterTargets adapter_targets_;
   std::int64_t weight_bytes_ = 0;
   DeviceMemory activations_;
   DeviceBatch device_batch_;
+  AdapterBatch adapter_batch_;
+  bool has_adapters_ = false;            ///< the last batch had
+  const float* step_outputs_ = nullptr;  ///< of the last batch
 };
 
 }  // namespace troupe

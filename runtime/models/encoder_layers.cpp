@@ -139,11 +139,6 @@ void EncoderLayers::forward(Device& device, Scratch scratch, Matrix x, Matrix re
   }
 }
 
-void EncoderLayers::add(Device& device, Matrix x, Matrix residual, Matrix sum) const {
-  // Of any norm the sum alone.
-  layers_.back().mlp_norm.add_and_apply(device.ops(), device.context(), x, residual, sum, x);
-}
-
 MixerMemory EncoderLayers::memory(Device& device) const noexcept {
   const std::int64_t num_rows = options_.num_rows;
   MixerMemory memory{

@@ -1,6 +1,6 @@
 #pragma once
-// The layers of encoders of pictures and sounds: transformers without a past, whose rows all see
-// each other, with norms before each block.
+// The layers of an encoder of sounds: a transformer without a past, whose rows all see each other,
+// with norms before each block.
 
 #include <cstdint>
 #include <string>
@@ -43,8 +43,6 @@ class EncoderLayers {
   /// Of one item, [num_rows, hidden_size] each: the hidden states are x + residual, before and
   /// after. `normed` is scratch; `scratch` has the bytes that memory() says.
   void forward(Device& device, Scratch scratch, Matrix x, Matrix residual, Matrix normed) const;
-  /// sum = x + residual; what x has then means nothing.
-  void add(Device& device, Matrix x, Matrix residual, Matrix sum) const;
   [[nodiscard]] MixerMemory memory(Device& device) const noexcept;
 
  private:

@@ -1,7 +1,9 @@
 #include "runtime/models/experts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -10,7 +12,8 @@ namespace {
 
 constexpr std::int64_t kDeviceTokensAtOnce = 1024;
 
-/// out[tokens[i]] += weights[i] * rows[i], in this order for each element.
+/// out[tokens[i]] += weights[i] * rows[i], in this order for each element; without weights,
+/// rows[i].
 void add_weighted(ThreadPool& pool, ConstMatrix rows, std::span<const std::int32_t> tokens,
                   std::span<const float> weights, Matrix out) {
   // Threads share columns, as the rows of one token must not meet.
@@ -22,44 +25,169 @@ void add_weighted(ThreadPool& pool, ConstMatrix rows, std::span<const std::int32
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const float* __restrict from = rows.row(static_cast<std::int64_t>(i));
       float* __restrict to = out.row(tokens[i]);
+      const float weight = weights.empty() ? 1 : weights[i];
       std::int64_t col = begin;
       for (; col + kVector <= end; col += kVector)
         for (std::int64_t lane = 0; lane < kVector; ++lane)
-          to[col + lane] += weights[i] * from[col + lane];
-      for (; col < end; ++col) to[col] += weights[i] * from[col];
+          to[col + lane] += weight * from[col + lane];
+      for (; col < end; ++col) to[col] += weight * from[col];
     }
   });
 }
 
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+/// Chooses the experts of one token and their weights (ExpertRouting).
+class ExpertChoice {
+ public:
+  ExpertChoice(const ExpertRouting& routing, std::span<const float> logits)
+      : routing_(routing),
+        logits_(logits),
+        largest_(*std::ranges::max_element(logits)),
+        group_size_(static_cast<std::int64_t>(logits.size()) / routing.num_groups) {
+    if (routing.is_sigmoid) return;
+    for (const float logit : logits) sum_ += std::exp(logit - largest_);
+  }
+
+  /// The best experts first.
+  void run(std::span<std::int32_t> experts, std::span<float> weights) {
+    if (routing_.num_groups > 1) choose_groups();
+    std::size_t count = 0;
+    for (std::int32_t expert = 0; std::cmp_less(expert, logits_.size()); ++expert) {
+      if (routing_.num_groups > 1 && !is_chosen_[static_cast<std::size_t>(expert / group_size_)])
+        continue;
+      const float score = choice(expert);
+      if (count == experts.size() && !(score > choice(experts.back()))) continue;
+      std::size_t place = count < experts.size() ? count++ : count - 1;
+      // Of equal ones the first comes first.
+      for (; place > 0 && score > choice(experts[place - 1]); --place)
+        experts[place] = experts[place - 1];
+      experts[place] = expert;
+    }
+    float sum = 1;
+    for (std::size_t place = 0; place < experts.size(); ++place)
+      weights[place] = unscaled_weight(experts[place]);
+    if (routing_.normalises_weights) {
+      sum = 0;
+      for (const float weight : weights) sum += weight;
+    }
+    for (float& weight : weights) weight = weight / sum * routing_.weight_scale;
+  }
+
+ private:
+  [[nodiscard]] float logit(std::int64_t expert) const {
+    return logits_[static_cast<std::size_t>(expert)];
+  }
+  [[nodiscard]] float score(std::int64_t expert) const {
+    if (routing_.is_sigmoid) return sigmoid(logit(expert));
+    return std::exp(logit(expert) - largest_) / sum_;
+  }
+  /// What groups and experts are chosen by. Scores are in the order of logits.
+  [[nodiscard]] float choice(std::int64_t expert) const {
+    if (routing_.choice_bias != nullptr) return score(expert) + routing_.choice_bias[expert];
+    return routing_.sums_two_best ? score(expert) : logit(expert);
+  }
+  [[nodiscard]] float unscaled_weight(std::int64_t expert) const {
+    // Where softmax weights are normalised, the sum over all experts does not matter.
+    if (!routing_.is_sigmoid && routing_.normalises_weights)
+      return std::exp(logit(expert) - largest_);
+    return score(expert);
+  }
+
+  void choose_groups() {
+    std::array<float, kMaxExpertGroups> scores{};
+    for (std::int64_t group = 0; group < routing_.num_groups; ++group) {
+      float best = -std::numeric_limits<float>::infinity();
+      float second = best;
+      for (std::int64_t i = 0; i < group_size_; ++i) {
+        const float score = choice(group * group_size_ + i);
+        if (score > best)
+          second = std::exchange(best, score);
+        else if (score > second)
+          second = score;
+      }
+      scores[static_cast<std::size_t>(group)] = routing_.sums_two_best ? best + second : best;
+    }
+    for (std::int64_t i = 0; i < routing_.num_chosen_groups; ++i) {
+      std::optional<std::size_t> best;
+      for (std::size_t group = 0; std::cmp_less(group, routing_.num_groups); ++group)
+        if (!is_chosen_[group] && (!best || scores[group] > scores[*best])) best = group;
+      is_chosen_[*best] = true;
+    }
+  }
+
+  const ExpertRouting& routing_;
+  std::span<const float> logits_;
+  float largest_;
+  float sum_ = 0;  ///< of the exponentials
+  std::int64_t group_size_;
+  std::array<bool, kMaxExpertGroups> is_chosen_{};
+};
+
 }  // namespace
 
-Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOptions& options,
-                 const MlpNames& names)
+MlpParts named_expert_parts(const WeightLoader&, const std::string& name,
+                            const ExpertsOptions& options, std::int64_t expert) {
+  const std::string prefix = name + ".experts." + std::to_string(expert) + ".";
+  const MlpOptions& sizes = options.expert;
+  const auto part = [&](std::string_view matrix, std::int64_t num_rows) {
+    return WeightLoader::Part{prefix + std::string(matrix), num_rows, {0, num_rows}};
+  };
+  return {part(options.expert_names.gate, sizes.intermediate_size),
+          part(options.expert_names.up, sizes.intermediate_size),
+          part(options.expert_names.down, sizes.hidden_size)};
+}
+
+Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOptions& options)
     : options_(options),
-      router_(loader, {{name + ".gate", options.num_experts, {0, options.num_experts}}},
-              options.hidden_size, false, MatrixRole::kRouter) {
-  for (std::int64_t expert = 0; expert < options.num_experts; ++expert)
-    experts_.push_back(std::make_unique<const GatedMlp>(
-        loader, name + ".experts." + std::to_string(expert), options.hidden_size,
-        options.intermediate_size, options.canonical_shards, Activation::kSilu, false, names));
+      mine_(loader.parallel().expert_parallel ? loader.shard(options.num_experts)
+                                              : Slice{0, options.num_experts}),
+      router_(loader,
+              {{name + "." + std::string(options.router_name),
+                options.num_experts,
+                {0, options.num_experts}}},
+              options.expert.hidden_size, options.router_bias, MatrixRole::kRouter) {
+  if (!options.choice_bias_name.empty()) {
+    choice_bias_ = loader.elements(name + "." + std::string(options.choice_bias_name),
+                                   options.num_experts, {0, options.num_experts});
+    options_.routing.choice_bias = choice_bias_.data();
+  }
+  options_.expert.is_whole = loader.parallel().expert_parallel;
+  experts_.resize(static_cast<std::size_t>(options.num_experts));
+  other_biases_.resize(experts_.size());
+  for (std::int64_t expert = 0; expert < options.num_experts; ++expert) {
+    MlpParts parts = options.expert_parts(loader, name, options, expert);
+    const auto at = static_cast<std::size_t>(expert);
+    if (expert >= mine_.begin && expert < mine_.end()) {
+      experts_[at] = std::make_unique<const GatedMlp>(loader, std::move(parts), options_.expert);
+      continue;
+    }
+    loader.ignore(name + ".experts." + std::to_string(expert) + ".");
+    if (options.expert.has_bias) other_biases_[at] = loader.biases({parts.down});
+  }
   if (!loader.device().is_host()) take_addresses(loader, name);
 }
 
 void Experts::take_addresses(WeightLoader& loader, const std::string& name) {
-  if (options_.num_chosen > kMaxChosenExperts)
+  if (options_.routing.num_chosen > kMaxChosenExperts)
     loader.fail(ErrorCode::kUnsupported,
-                name + ": each token has " + std::to_string(options_.num_chosen) +
+                name + ": each token has " + std::to_string(options_.routing.num_chosen) +
                     " experts; device " + std::string(loader.device().name()) +
                     " supports at most " + std::to_string(kMaxChosenExperts));
   std::vector<const std::byte*> gate_ups;
   std::vector<const std::byte*> downs;
+  std::vector<const float*> gate_up_biases;
+  std::vector<const float*> down_biases;
   bool have_one_format = true;
-  for (const auto& expert : experts_) {
-    gate_ups.push_back(expert->gate_up().data);
-    downs.push_back(expert->down().data);
-    have_one_format = have_one_format &&
-                      expert->gate_up().spec == experts_.front()->gate_up().spec &&
-                      expert->down().spec == experts_.front()->down().spec;
+  for (std::size_t i = 0; i < experts_.size(); ++i) {
+    const GatedMlp* const expert = experts_[i].get();
+    gate_ups.push_back(expert == nullptr ? nullptr : expert->gate_up().data);
+    downs.push_back(expert == nullptr ? nullptr : expert->down().data);
+    gate_up_biases.push_back(expert == nullptr ? nullptr : expert->gate_up_bias());
+    down_biases.push_back(down_bias(i));
+    if (expert == nullptr) continue;
+    have_one_format = have_one_format && expert->gate_up().spec == any_expert().gate_up().spec &&
+                      expert->down().spec == any_expert().down().spec;
   }
   if (!have_one_format)
     loader.fail(ErrorCode::kUnsupported,
@@ -67,39 +195,14 @@ void Experts::take_addresses(WeightLoader& loader, const std::string& name) {
                     std::string(loader.device().name()) + " supports one, device cpu any");
   gate_ups_ = loader.addresses(std::move(gate_ups));
   downs_ = loader.addresses(std::move(downs));
-}
-
-void Experts::choose(std::span<const float> logits, std::span<std::int32_t> experts,
-                     std::span<float> weights) const {
-  const auto logit_of = [&](std::int32_t expert) {
-    return logits[static_cast<std::size_t>(expert)];
-  };
-  std::size_t count = 0;
-  for (std::int32_t expert = 0; std::cmp_less(expert, logits.size()); ++expert) {
-    const float logit = logit_of(expert);
-    if (count == experts.size() && !(logit > logit_of(experts.back()))) continue;
-    std::size_t place = count < experts.size() ? count++ : count - 1;
-    // Of equal ones the first comes first.
-    for (; place > 0 && logit > logit_of(experts[place - 1]); --place)
-      experts[place] = experts[place - 1];
-    experts[place] = expert;
-  }
-  const float largest = logit_of(experts.front());
-  const auto exp_of = [&](float logit) { return std::exp(logit - largest); };
-  for (std::size_t place = 0; place < experts.size(); ++place)
-    weights[place] = exp_of(logit_of(experts[place]));
-  float sum = 0;
-  if (options_.normalises_weights) {
-    for (const float weight : weights) sum += weight;
-  } else {
-    for (const float logit : logits) sum += exp_of(logit);
-  }
-  for (float& weight : weights) weight /= sum;
+  if (!options_.expert.has_bias) return;
+  gate_up_biases_ = loader.addresses(std::move(gate_up_biases));
+  down_biases_ = loader.addresses(std::move(down_biases));
 }
 
 Experts::Routes Experts::route(const LayerStep& step, ConstMatrix x, Scratch& scratch) const {
   const std::int64_t num_tokens = x.num_rows;
-  const std::int64_t num_pairs = num_tokens * options_.num_chosen;
+  const std::int64_t num_pairs = this->num_pairs(num_tokens);
   Routes routes{scratch.take_ints(options_.num_experts + 1), scratch.take_ints(num_pairs),
                 scratch.take_floats(num_pairs)};
   // What is of no use behind this.
@@ -108,7 +211,7 @@ Experts::Routes Experts::route(const LayerStep& step, ConstMatrix x, Scratch& sc
   const std::span<std::int32_t> chosen = own.take_ints(num_pairs);
   const std::span<float> weights = own.take_floats(num_pairs);
   router_.apply(step.ops, step.context, x, logits);
-  const auto num_chosen = static_cast<std::size_t>(options_.num_chosen);
+  const auto num_chosen = static_cast<std::size_t>(options_.routing.num_chosen);
   constexpr std::int64_t kTokensAtOnce = 16;
   step.context.pool->parallel_for(
       (num_tokens + kTokensAtOnce - 1) / kTokensAtOnce, [&](std::int64_t chunk) {
@@ -116,8 +219,9 @@ Experts::Routes Experts::route(const LayerStep& step, ConstMatrix x, Scratch& sc
         for (std::int64_t token = begin; token < std::min(begin + kTokensAtOnce, num_tokens);
              ++token) {
           const std::size_t first = static_cast<std::size_t>(token) * num_chosen;
-          choose({logits.row(token), static_cast<std::size_t>(options_.num_experts)},
-                 chosen.subspan(first, num_chosen), weights.subspan(first, num_chosen));
+          ExpertChoice(options_.routing,
+                       {logits.row(token), static_cast<std::size_t>(options_.num_experts)})
+              .run(chosen.subspan(first, num_chosen), weights.subspan(first, num_chosen));
         }
       });
 
@@ -138,7 +242,7 @@ Experts::Routes Experts::route(const LayerStep& step, ConstMatrix x, Scratch& sc
 std::int64_t Experts::num_result_rows(std::int64_t num_tokens) const noexcept {
   // At least those of one expert, which may be everyone's; and of a few tokens, all.
   constexpr std::int64_t kFew = 512;
-  return std::min(num_tokens * options_.num_chosen, std::max(num_tokens, kFew));
+  return std::min(num_pairs(num_tokens), std::max(num_tokens, kFew));
 }
 
 void Experts::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
@@ -159,106 +263,180 @@ void Experts::forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) 
   for (std::int64_t row = 0; row < out.num_rows; ++row)
     std::fill_n(out.row(row), out.num_cols, 0.0f);
 
-  std::int32_t first = 0;  // of the pairs whose results are kept
-  const auto add_results = [&](std::int32_t end) {
-    const auto begin = static_cast<std::size_t>(first);
-    const std::size_t count = static_cast<std::size_t>(end - first);
-    const Matrix rows = first_rows(results, end - first);
-    add_over_ranks(step, rows);
-    add_weighted(*step.context.pool, rows, routes.tokens.subspan(begin, count),
-                 routes.weights.subspan(begin, count), out);
+  const bool scales_input = options_.routing.scales_input;
+  std::size_t first = 0;  // of the experts whose results are kept
+  const auto add_results = [&](std::size_t end) {
+    const auto begin = static_cast<std::size_t>(routes.first[first]);
+    const std::size_t count = static_cast<std::size_t>(routes.first[end]) - begin;
+    const Matrix rows = first_rows(results, static_cast<std::int64_t>(count));
+    finish_results(step, routes, first, end, rows);
+    std::span<const float> weights = routes.weights.subspan(begin, count);
+    if (scales_input) weights = {};
+    add_weighted(*step.context.pool, rows, routes.tokens.subspan(begin, count), weights, out);
     first = end;
   };
   for (std::size_t expert = 0; expert < experts_.size(); ++expert) {
     const std::int32_t begin = routes.first[expert];
     const std::int32_t end = routes.first[expert + 1];
     if (begin == end) continue;
-    if (end - first > results.num_rows) add_results(begin);
+    if (end - routes.first[first] > results.num_rows) add_results(expert);
+    const Matrix of_expert(results.row(begin - routes.first[first]), end - begin, results.num_cols);
+    if (experts_[expert] == nullptr) {  // another rank has it
+      step.device.fill_zero(
+          of_expert.data,
+          static_cast<std::size_t>(of_expert.num_rows * of_expert.num_cols) * sizeof(float));
+      continue;
+    }
     const Matrix rows = first_rows(gathered, end - begin);
-    step.ops.gather_rows(step.context, {.x = x, .rows = routes.tokens.data() + begin, .out = rows});
-    experts_[expert]->multiply(step, rows,
-                               {results.row(begin - first), end - begin, results.num_cols});
+    step.ops.gather_rows(step.context,
+                         {.x = x,
+                          .rows = routes.tokens.data() + begin,
+                          .factors = scales_input ? routes.weights.data() + begin : nullptr,
+                          .out = rows});
+    experts_[expert]->multiply(step, rows, of_expert);
   }
-  add_results(routes.first.back());
+  add_results(experts_.size());
+}
+
+void Experts::finish_results(const LayerStep& step, const Routes& routes, std::size_t begin,
+                             std::size_t end, Matrix results) const {
+  add_over_ranks(step, results);
+  if (!options_.expert.has_bias) return;
+  for (std::size_t expert = begin; expert < end; ++expert) {
+    const std::int32_t row = routes.first[expert];
+    const std::int32_t count = routes.first[expert + 1] - row;
+    if (count == 0) continue;
+    step.ops.add_bias(step.context,
+                      {.bias = down_bias(expert),
+                       .out = {results.row(row - routes.first[begin]), count, results.num_cols}});
+  }
 }
 
 void Experts::forward_on_device(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  const std::int64_t num_pairs = x.num_rows * options_.num_chosen;
+  const std::int64_t num_pairs = this->num_pairs(x.num_rows);
+  const bool scales_input = options_.routing.scales_input;
   Scratch scratch = step.scratch;
   const Matrix logits = scratch.take(x.num_rows, options_.num_experts);
   const Matrix results = scratch.take(num_pairs, out.num_cols);
   router_.apply(step.ops, step.context, x, logits);
   const RouteExpertsArgs routes{.logits = logits,
-                                .num_chosen = options_.num_chosen,
-                                .normalises_weights = options_.normalises_weights,
+                                .routing = options_.routing,
                                 .experts = scratch.take_ints(num_pairs).data(),
                                 .weights = scratch.take_floats(num_pairs).data(),
+                                .pair_weights = scratch.take_floats(num_pairs).data(),
                                 .pairs = scratch.take_ints(num_pairs).data(),
                                 .first_pair = scratch.take_ints(options_.num_experts + 1).data(),
                                 .tokens = scratch.take_ints(num_pairs).data()};
   step.ops.route_experts(step.context, routes);
+  if (scales_input) {
+    const Matrix scaled = scratch.take(num_pairs, x.num_cols);
+    step.ops.gather_rows(
+        step.context,
+        {.x = x, .rows = routes.tokens, .factors = routes.pair_weights, .out = scaled});
+    x = scaled;
+  }
+  if (mine_.count != options_.num_experts)
+    step.device.fill_zero(
+        results.data,
+        static_cast<std::size_t>(results.num_rows * results.num_cols) * sizeof(float));
   step.ops.experts_mlp(step.context, {.x = x,
-                                      .gate_up = experts_.front()->gate_up().spec,
-                                      .down = experts_.front()->down().spec,
+                                      .gate_up = any_expert().gate_up().spec,
+                                      .down = any_expert().down().spec,
                                       .gate_up_data = gate_ups_.data(),
                                       .down_data = downs_.data(),
+                                      .gate_up_biases = gate_up_biases_.data(),
                                       .num_experts = options_.num_experts,
                                       .first_pair = routes.first_pair,
-                                      .tokens = routes.tokens,
-                                      .activation = Activation::kSilu,
+                                      .tokens = scales_input ? nullptr : routes.tokens,
+                                      .activation = options_.expert.activation,
+                                      .clamp = options_.expert.clamp,
                                       .out = results});
   add_over_ranks(step, results);
   step.ops.add_experts(step.context, {.rows = results,
-                                      .num_chosen = options_.num_chosen,
+                                      .num_chosen = options_.routing.num_chosen,
                                       .pairs = routes.pairs,
-                                      .weights = routes.weights,
+                                      .weights = scales_input ? nullptr : routes.weights,
+                                      .experts = routes.experts,
+                                      .biases = down_biases_.data(),
                                       .out = out});
 }
 
 MixerMemory Experts::memory_on_device(const OpTable& ops,
                                       std::int64_t max_num_tokens) const noexcept {
   const std::int64_t num_tokens = std::min(max_num_tokens, kDeviceTokensAtOnce);
-  const std::int64_t num_pairs = num_tokens * options_.num_chosen;
+  const std::int64_t num_pairs = this->num_pairs(num_tokens);
+  const std::int64_t hidden_size = options_.expert.hidden_size;
+  const std::int64_t scaled =
+      options_.routing.scales_input ? Scratch::padded_bytes(num_pairs, hidden_size) : 0;
+  // Rows of x: of tokens, or of pairs.
+  const std::int64_t num_rows = options_.routing.scales_input ? num_pairs : num_tokens;
   return {.scratch_bytes = Scratch::padded_bytes(num_tokens, options_.num_experts) +
-                           Scratch::padded_bytes(num_pairs, options_.hidden_size) +
-                           4 * Scratch::padded_bytes(1, num_pairs) +
+                           Scratch::padded_bytes(num_pairs, hidden_size) + scaled +
+                           5 * Scratch::padded_bytes(1, num_pairs) +
                            Scratch::padded_bytes(1, options_.num_experts + 1),
-          .workspace_bytes = std::max(ops.matmul_workspace_bytes(router_.spec(), num_tokens),
-                                      ops.experts_mlp_workspace_bytes(
-                                          experts_.front()->gate_up().spec,
-                                          experts_.front()->down().spec, num_tokens, num_pairs))};
+          .workspace_bytes = std::max(
+              ops.matmul_workspace_bytes(router_.spec(), num_tokens),
+              ops.experts_mlp_workspace_bytes(any_expert().gate_up().spec, any_expert().down().spec,
+                                              num_rows, num_pairs))};
 }
 
 MixerMemory Experts::memory(Device& device, const MixerLimits& limits) const noexcept {
   const std::int64_t num_tokens = limits.max_num_tokens;
   if (!device.is_host()) return memory_on_device(device.ops(), num_tokens);
-  const std::int64_t num_pairs = num_tokens * options_.num_chosen;
+  const std::int64_t num_pairs = this->num_pairs(num_tokens);
+  const std::int64_t hidden_size = options_.expert.hidden_size;
   const std::int64_t routing =
       Scratch::padded_bytes(1, options_.num_experts + 1) + 2 * Scratch::padded_bytes(1, num_pairs);
   const std::int64_t choosing = Scratch::padded_bytes(num_tokens, options_.num_experts) +
                                 2 * Scratch::padded_bytes(1, num_pairs) +
                                 Scratch::padded_bytes(1, options_.num_experts);
-  const std::int64_t computing =
-      Scratch::padded_bytes(num_tokens, options_.hidden_size) +
-      Scratch::padded_bytes(num_result_rows(num_tokens), options_.hidden_size);
+  const std::int64_t computing = Scratch::padded_bytes(num_tokens, hidden_size) +
+                                 Scratch::padded_bytes(num_result_rows(num_tokens), hidden_size);
   MixerMemory memory{
       .scratch_bytes = routing + std::max(choosing, computing),
       .workspace_bytes = device.ops().matmul_workspace_bytes(router_.spec(), num_tokens)};
   for (const auto& expert : experts_)
-    memory.workspace_bytes =
-        std::max(memory.workspace_bytes, expert->memory(device, limits).workspace_bytes);
+    if (expert != nullptr)
+      memory.workspace_bytes =
+          std::max(memory.workspace_bytes, expert->memory(device, limits).workspace_bytes);
   return memory;
 }
 
+namespace {
+
+MlpParts shared_parts(const std::string& name, const ExpertsOptions& options,
+                      const SharedExpertOptions& shared) {
+  const std::string prefix = name + "." + std::string(shared.name) + ".";
+  const std::int64_t hidden_size = options.expert.hidden_size;
+  const auto part = [&](std::string_view matrix, std::int64_t num_rows) {
+    return WeightLoader::Part{prefix + std::string(matrix), num_rows, {0, num_rows}};
+  };
+  const MlpNames names;
+  return {part(names.gate, shared.intermediate_size), part(names.up, shared.intermediate_size),
+          part(names.down, hidden_size)};
+}
+
+MlpOptions shared_options(MlpOptions options, std::int64_t intermediate_size) {
+  options.intermediate_size = intermediate_size;
+  options.is_whole = false;
+  return options;
+}
+
+}  // namespace
+
 ExpertsWithShared::ExpertsWithShared(WeightLoader& loader, const std::string& name,
-                                     const ExpertsOptions& options, const MlpNames& names,
-                                     std::int64_t shared_size)
-    : hidden_size_(options.hidden_size),
-      experts_(loader, name, options, names),
-      shared_(loader, name + ".shared_expert", options.hidden_size, shared_size,
-              options.canonical_shards, Activation::kSilu, false, names),
-      gate_(loader, {{name + ".shared_expert_gate", 1, {0, 1}}}, options.hidden_size, false,
-            MatrixRole::kRouter) {}
+                                     const ExpertsOptions& options,
+                                     const SharedExpertOptions& shared)
+    : hidden_size_(options.expert.hidden_size),
+      experts_(loader, name, options),
+      shared_(loader, shared_parts(name, options, shared),
+              shared_options(options.expert, shared.intermediate_size)) {
+  if (!shared.gate_name.empty())
+    gate_.emplace(
+        loader,
+        std::vector<WeightLoader::Part>{{name + "." + std::string(shared.gate_name), 1, {0, 1}}},
+        hidden_size_, false, MatrixRole::kRouter);
+}
 
 void ExpertsWithShared::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   experts_.forward(step, x, out);
@@ -266,7 +444,12 @@ void ExpertsWithShared::forward(const LayerStep& step, ConstMatrix x, Matrix out
   const Matrix shared = scratch.take(x.num_rows, out.num_cols);
   const Matrix gate = scratch.take(x.num_rows, 1);
   shared_.forward(step, x, shared);
-  gate_.apply(step.ops, step.context, x, gate);
+  if (!gate_) {
+    // Without a weight it is a sum alone.
+    step.ops.add_rms_norm(step.context, {.x = shared, .residual = out, .out = shared});
+    return;
+  }
+  gate_->apply(step.ops, step.context, x, gate);
   step.ops.add_gated(step.context, {.x = shared, .gate = gate, .out = out});
 }
 
@@ -276,8 +459,11 @@ MixerMemory ExpertsWithShared::memory(Device& device, const MixerLimits& limits)
       std::max(memory.scratch_bytes, Scratch::padded_bytes(limits.max_num_tokens, hidden_size_) +
                                          Scratch::padded_bytes(limits.max_num_tokens, 1));
   memory.workspace_bytes =
-      std::max({memory.workspace_bytes, shared_.memory(device, limits).workspace_bytes,
-                device.ops().matmul_workspace_bytes(gate_.spec(), limits.max_num_tokens)});
+      std::max(memory.workspace_bytes, shared_.memory(device, limits).workspace_bytes);
+  if (gate_)
+    memory.workspace_bytes =
+        std::max(memory.workspace_bytes,
+                 device.ops().matmul_workspace_bytes(gate_->spec(), limits.max_num_tokens));
   return memory;
 }
 

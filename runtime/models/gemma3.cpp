@@ -217,7 +217,8 @@ extern const RegisteredArchitecture kGemma3Text = {.name = "Gemma3ForCausalLM",
                                                    .read_config = read_config,
                                                    .read_vision = read_vision,
                                                    .gguf = &kGguf,
-                                                   .make = make};
+                                                   .make = make,
+                                                   .load_tower = load_gemma3_tower};
 
 extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGeneration",
                                                .model_type = "gemma3",
@@ -225,6 +226,7 @@ extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGene
                                                .ties_embeddings = true,
                                                .read_config = read_config,
                                                .read_vision = read_vision,
-                                               .make = make};
+                                               .make = make,
+                                               .load_tower = load_gemma3_tower};
 
 }  // namespace troupe

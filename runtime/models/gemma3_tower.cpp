@@ -49,7 +49,7 @@ Linear load_projection(const ModelConfig& config, WeightLoader& loader,
                   .num_rows = num_rows,
                   .rows = {0, num_rows},
                   .layout = WeightLoader::Layout{.shape = {num_cols, num_rows},
-                                                 .is_transposed = true,
+                                                 .col_stride = num_rows,
                                                  .has_suffix = false}}},
                 num_cols, /*has_bias=*/false, MatrixRole::kEncoder);
 }
@@ -73,8 +73,15 @@ class Gemma3Tower final : public ItemTower {
     return check_picture(vision_, per_image_, item);
   }
 
-  void encode(Device& device, Scratch scratch, const EncoderItem& item, Matrix out) const override {
-    const Matrix patches = encoder_.encode(device, scratch, item.values);
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override {
+    return encoder_.num_slices() + 1;
+  }
+
+  void encode_slice(Device& device, Scratch scratch, const EncoderItem& item, std::int64_t slice,
+                    Matrix out) const override {
+    if (slice < encoder_.num_slices())
+      return encoder_.encode_slice(device, scratch, item.values, slice);
+    const Matrix patches = encoder_.finish(device, scratch);
     const Matrix squares = scratch.take(per_image_, vision_.hidden_size);
     device.ops().mean_rows(device.context(),
                            {.x = patches,
@@ -86,8 +93,10 @@ class Gemma3Tower final : public ItemTower {
   }
 
   [[nodiscard]] MixerMemory memory(Device& device) const noexcept override {
-    // The squares lie where the tower's other streams have been.
     MixerMemory memory = encoder_.memory(device);
+    memory.scratch_bytes = std::max(memory.scratch_bytes,
+                                    Scratch::padded_bytes(vision_.num_rows(), vision_.hidden_size) +
+                                        Scratch::padded_bytes(per_image_, vision_.hidden_size));
     memory.workspace_bytes = std::max(memory.workspace_bytes, device.ops().matmul_workspace_bytes(
                                                                   projection_.spec(), per_image_));
     return memory;

@@ -1,6 +1,7 @@
 #include "runtime/models/layers.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe {
 
@@ -41,12 +42,36 @@ void add_over_ranks(const LayerStep& step, Matrix out) {
   step.peers->all_reduce({out.data, static_cast<std::size_t>(out.num_rows * out.num_cols)});
 }
 
-RowParallelLinear::RowParallelLinear(WeightLoader& loader, const std::string& name,
-                                     std::int64_t num_rows, std::int64_t num_cols, bool has_bias,
+void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedMatrix& matrix,
+                  ConstMatrix x, Matrix out) {
+  if (matrix.target < 0 || rows.num_rows == 0) return;
+  const StepAdapters& adapters = *step.adapters;
+  const Matrix shrunk = first_rows(adapters.shrunk, rows.num_rows);
+  const bool is_part_of_sum = matrix.is_row_parallel && has_part_of_sum(step);
+  // Not every adapter fills all of it, and the sum over ranks is of all.
+  if (is_part_of_sum)
+    step.device.fill_zero(
+        shrunk.data, static_cast<std::size_t>(shrunk.num_rows * shrunk.num_cols) * sizeof(float));
+  step.ops.adapter_shrink(step.context, {.x = x,
+                                         .rows = rows,
+                                         .target = matrix.target,
+                                         .type = adapters.type,
+                                         .k_shards = matrix.k_shards,
+                                         .out = shrunk});
+  if (is_part_of_sum) add_over_ranks(step, shrunk);
+  step.ops.adapter_expand(
+      step.context,
+      {.x = shrunk, .rows = rows, .target = matrix.target, .type = adapters.type, .out = out});
+}
+
+RowParallelLinear::RowParallelLinear(WeightLoader& loader, const WeightLoader::Part& part,
+                                     std::int64_t num_cols, Slice cols, bool has_bias,
                                      std::int32_t canonical_shards)
-    : weight_(loader.matrix({{name, num_rows, {0, num_rows}}}, num_cols, loader.shard(num_cols),
-                            canonical_shards / loader.parallel().tensor_parallel_size)) {
-  if (has_bias) bias_ = loader.biases({{name, num_rows, {0, num_rows}}});
+    : weight_(loader.matrix({part}, num_cols, cols,
+                            cols.count == num_cols
+                                ? canonical_shards
+                                : canonical_shards / loader.parallel().tensor_parallel_size)) {
+  if (has_bias) bias_ = loader.biases({part});
 }
 
 void RowParallelLinear::apply(const LayerStep& step, ConstMatrix x, Matrix out) const {
@@ -147,6 +172,24 @@ std::vector<WeightLoader::Part> qkv_parts(const WeightLoader& loader, const std:
                    {whole.names.v, kv_rows, kv_slice}});
 }
 
+std::vector<WeightLoader::Part> gate_up_parts(const WeightLoader& loader, const std::string& name,
+                                              const MlpNames& names,
+                                              std::int64_t intermediate_size) {
+  const Slice rows = loader.shard(intermediate_size);
+  return parts_of(name, names.gate_up,
+                  {{names.gate, intermediate_size, rows}, {names.up, intermediate_size, rows}});
+}
+
+/// Registers a row-parallel matrix of the layer.
+AdaptedMatrix adapt_row_parallel(WeightLoader& loader, const std::string& name,
+                                 std::int64_t num_rows, std::int64_t num_cols,
+                                 std::int32_t canonical_shards) {
+  return {.target = loader.add_adapter_target({{name, num_rows, {0, num_rows}}}, num_cols,
+                                              loader.shard(num_cols)),
+          .k_shards = canonical_shards / loader.parallel().tensor_parallel_size,
+          .is_row_parallel = true};
+}
+
 AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig& parallel) {
   options.num_heads /= parallel.tensor_parallel_size;
   options.num_kv_heads = kv_heads_of_rank(options.num_kv_heads, parallel).count;
@@ -160,6 +203,10 @@ Attention::Attention(WeightLoader& loader, const std::string& name, const Attent
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
       o_proj_(loader, named(name, options.names.output), options.hidden_size,
               options.num_heads * options.head_dim, options.output_bias, options.canonical_shards) {
+  adapted_qkv_.target = loader.add_adapter_target(qkv_parts(loader, name, options),
+                                                  options.hidden_size, {0, options.hidden_size});
+  adapted_o_ = adapt_row_parallel(loader, named(name, options.names.output), options.hidden_size,
+                                  options.num_heads * options.head_dim, options.canonical_shards);
   projected_q_ = {.size = q_size()};
   projected_k_ = {.size = kv_size()};
   if (options.whole_qk_norm) {
@@ -171,6 +218,8 @@ Attention::Attention(WeightLoader& loader, const std::string& name, const Attent
     whole_q_norm_ = RmsNorm(loader, name + ".q_norm", projected_q_.size, options.norm);
     whole_k_norm_ = RmsNorm(loader, name + ".k_norm", projected_k_.size, options.norm);
   }
+  if (options.has_sinks)
+    sinks_ = loader.elements(name + ".sinks", options.num_heads, loader.shard(options.num_heads));
   if (!options_.qk_norm) return;
   q_norm_weight_ = loader.vector(name + ".q_norm", options_.head_dim);
   k_norm_weight_ = loader.vector(name + ".k_norm", options_.head_dim);
@@ -194,6 +243,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
       scratch.take_spread(num_tokens, projected_q_.size + projected_k_.size + kv_size());
   const std::int64_t row_size = qkv.row_stride;
   qkv_proj_.apply(step.ops, step.context, x, qkv);
+  if (step.adapters != nullptr) add_adapters(step, step.adapters->tokens, adapted_qkv_, x, qkv);
   float* const first_k = qkv.data + projected_q_.size;
   if (options_.whole_qk_norm) {
     whole_q_norm_.apply(step.ops, step.context,
@@ -218,10 +268,12 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   if (options_.rope != nullptr) {
     prepared.rotary_dim = options_.rope->rotary_dim;
     prepared.style = options_.rope->style;
-    prepared.positions = batch.positions.data();
     prepared.cos = options_.rope->cos.data();
     prepared.sin = options_.rope->sin.data();
   }
+  prepared.positions = batch.positions.data();
+  prepared.norms_rotated = options_.norms_rotated;
+  if (options_.q_scales != nullptr) prepared.q_scales = options_.q_scales->data();
   step.ops.rope_and_write_kv(step.context, prepared);
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {q.data, num_tokens, q_size(), row_size}).num_rows;
@@ -238,12 +290,16 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
        .num_seqs = static_cast<std::int64_t>(batch.seq_lens.size()),
        .scale = options_.scale,
        .sliding_window = options_.sliding_window,
+       .local_chunk = options_.local_chunk,
        .logit_softcap = options_.logit_softcap,
+       .sinks = sinks_.data(),
        .two_way_spans = batch.two_way_spans.empty() ? nullptr : batch.two_way_spans.data(),
        .span_start_loc = batch.span_start_loc.data(),
        .out = Heads(attended.data, q.num_tokens, options_.num_heads, options_.head_dim,
                     attended.row_stride)});
   o_proj_.apply(step, attended, out);
+  if (step.adapters != nullptr)
+    add_adapters(step, step.adapter_queries(), adapted_o_, attended, out);
 }
 
 std::optional<LayerCacheSpec> Attention::cache_spec(std::int32_t block_size, DType dtype) const {
@@ -254,6 +310,8 @@ std::optional<LayerCacheSpec> Attention::cache_spec(std::int32_t block_size, DTy
                        .spec = {.kind = FullAttentionSpec{token}, .block_size = block_size}};
   if (options_.sliding_window > 0)
     layer.spec.kind = SlidingWindowSpec{token, {.num_tokens = options_.sliding_window}};
+  if (options_.local_chunk > 0)
+    layer.spec.kind = ChunkedLocalAttentionSpec{token, options_.local_chunk};
   return layer;
 }
 
@@ -278,32 +336,82 @@ GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t h
                    std::int64_t intermediate_size, std::int32_t canonical_shards,
                    Activation activation, bool has_bias, const MlpNames& names)
     : activation_(activation),
-      gate_up_proj_(loader,
-                    parts_of(name, names.gate_up,
-                             {{names.gate, intermediate_size, loader.shard(intermediate_size)},
-                              {names.up, intermediate_size, loader.shard(intermediate_size)}}),
-                    hidden_size, has_bias, MatrixRole::kGateUp),
+      gate_up_proj_(loader, gate_up_parts(loader, name, names, intermediate_size), hidden_size,
+                    has_bias, MatrixRole::kGateUp),
       down_proj_(loader, named(name, names.down), hidden_size, intermediate_size, has_bias,
-                 canonical_shards) {}
+                 canonical_shards) {
+  adapted_gate_up_.target = loader.add_adapter_target(
+      gate_up_parts(loader, name, names, intermediate_size), hidden_size, {0, hidden_size});
+  adapted_down_ = adapt_row_parallel(loader, named(name, names.down), hidden_size,
+                                     intermediate_size, canonical_shards);
+}
+
+namespace {
+
+Slice inner_of_rank(const WeightLoader& loader, const MlpOptions& options) {
+  return options.is_whole ? Slice{0, options.intermediate_size}
+                          : loader.shard(options.intermediate_size);
+}
+
+std::vector<WeightLoader::Part> gate_up_parts(MlpParts parts, Slice rows) {
+  parts.gate.rows = rows;
+  parts.up.rows = rows;
+  return {std::move(parts.gate), std::move(parts.up)};
+}
+
+}  // namespace
+
+GatedMlp::GatedMlp(WeightLoader& loader, MlpParts parts, const MlpOptions& options)
+    : activation_(options.activation),
+      clamp_(options.clamp),
+      gate_up_proj_(loader, gate_up_parts(parts, inner_of_rank(loader, options)),
+                    options.hidden_size, options.has_bias, MatrixRole::kGateUp),
+      down_proj_(loader, parts.down, options.intermediate_size, inner_of_rank(loader, options),
+                 options.has_bias, options.canonical_shards) {}
 
 void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  multiply(step, x, out);
+  if (step.adapters == nullptr || adapted_down_.target < 0) {
+    multiply(step, {.x = x, .down_bias = down_proj_.kernel_bias(step), .out = out});
+    return down_proj_.reduce(step, out);
+  }
+  const AdapterRows& rows = step.adapter_queries();
+  Scratch scratch = step.scratch;
+  const std::int64_t num_gates = down_proj_.spec().num_cols;
+  const Matrix update = scratch.take(x.num_rows, 2 * num_gates);
+  const Matrix hidden = scratch.take(x.num_rows, num_gates);
+  step.device.fill_zero(
+      update.data, static_cast<std::size_t>(update.num_rows * update.num_cols) * sizeof(float));
+  add_adapters(step, rows, adapted_gate_up_, x, update);
+  multiply(step, {.x = x,
+                  .down_bias = down_proj_.kernel_bias(step),
+                  .out = out,
+                  .gate_up_update = update,
+                  .hidden = hidden});
   down_proj_.reduce(step, out);
+  add_adapters(step, rows, adapted_down_, hidden, out);
 }
 
 void GatedMlp::multiply(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  step.ops.gated_mlp(step.context, {.x = x,
-                                    .gate_up = gate_up_proj_.weight(),
-                                    .gate_up_bias = gate_up_proj_.bias(),
-                                    .activation = activation_,
-                                    .down = down_proj_.weight(),
-                                    .down_bias = down_proj_.kernel_bias(step),
-                                    .out = out});
+  multiply(step, {.x = x, .out = out});
+}
+
+void GatedMlp::multiply(const LayerStep& step, GatedMlpArgs args) const {
+  args.gate_up = gate_up_proj_.weight();
+  args.gate_up_bias = gate_up_proj_.bias();
+  args.activation = activation_;
+  args.clamp = clamp_;
+  args.down = down_proj_.weight();
+  step.ops.gated_mlp(step.context, args);
 }
 
 MixerMemory GatedMlp::memory(Device& device, const MixerLimits& limits) const noexcept {
-  return {.workspace_bytes = device.ops().gated_mlp_workspace_bytes(
-              gate_up_proj_.spec(), down_proj_.spec(), limits.max_num_tokens)};
+  MixerMemory memory{.workspace_bytes = device.ops().gated_mlp_workspace_bytes(
+                         gate_up_proj_.spec(), down_proj_.spec(), limits.max_num_tokens)};
+  if (limits.has_adapters && adapted_down_.target >= 0)
+    memory.scratch_bytes =
+        Scratch::padded_bytes(limits.max_num_tokens, 2 * down_proj_.spec().num_cols) +
+        Scratch::padded_bytes(limits.max_num_tokens, down_proj_.spec().num_cols);
+  return memory;
 }
 
 }  // namespace troupe

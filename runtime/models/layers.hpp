@@ -12,6 +12,7 @@
 
 #include "kernels/ops.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/models/adapter_batch.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/rotary_embedding.hpp"
 #include "runtime/models/weight_loader.hpp"
@@ -78,9 +79,26 @@ struct LayerStep {
   std::span<const LayerKvCache> caches;
   Communicator* peers;  ///< null: this rank has the whole model
   Scratch scratch;
+  const StepAdapters* adapters = nullptr;  ///< null: no sequence has one
 
   [[nodiscard]] std::int64_t num_queries() const noexcept { return query_start_loc.back(); }
+  /// The rows of the queries that adapters update. Pre: there are adapters.
+  [[nodiscard]] const AdapterRows& adapter_queries() const noexcept {
+    return query_start_loc.data() == batch.output_start_loc.data() ? adapters->outputs
+                                                                   : adapters->tokens;
+  }
 };
+
+/// A matrix that adapters may update.
+struct AdaptedMatrix {
+  std::int32_t target = -1;      ///< WeightLoader::add_adapter_target; -1: none does
+  std::int32_t k_shards = 1;     ///< of this rank's columns
+  bool is_row_parallel = false;  ///< each rank has some columns, and the sum over ranks is updated
+};
+/// out += what the step's adapters add to the product of the matrix with `x`, for these rows. All
+/// ranks do it.
+void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedMatrix& matrix,
+                  ConstMatrix x, Matrix out);
 
 [[nodiscard]] inline Matrix first_rows(Matrix x, std::int64_t num_rows) {
   return {x.data, num_rows, x.num_cols, x.row_stride};
@@ -117,11 +135,18 @@ class RowParallelLinear {
  public:
   /// W: [num_rows, num_cols]. Pre: the ranks divide canonical_shards, and these num_cols.
   RowParallelLinear(WeightLoader& loader, const std::string& name, std::int64_t num_rows,
-                    std::int64_t num_cols, bool has_bias, std::int32_t canonical_shards);
+                    std::int64_t num_cols, bool has_bias, std::int32_t canonical_shards)
+      : RowParallelLinear(loader, {name, num_rows, {0, num_rows}}, num_cols, loader.shard(num_cols),
+                          has_bias, canonical_shards) {}
+  /// The same of all rows of a part; cols: this rank's.
+  RowParallelLinear(WeightLoader& loader, const WeightLoader::Part& part, std::int64_t num_cols,
+                    Slice cols, bool has_bias, std::int32_t canonical_shards);
   /// x: [M, columns of this rank], out: [M, num_rows], the same on all ranks.
   void apply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
   [[nodiscard]] PackedWeight weight() const noexcept { return weight_.view(); }
+  /// Null: none.
+  [[nodiscard]] const float* bias() const noexcept { return bias_.data(); }
   /// What a kernel adds to its product; null: nothing, as it is one rank's part of the sum.
   [[nodiscard]] const float* kernel_bias(const LayerStep& step) const noexcept;
   /// Of the ranks' parts of the sum, the sum, with the bias. Nothing to do for a rank that has all.
@@ -179,6 +204,7 @@ struct MixerMemory {
 struct MixerLimits {
   std::int64_t max_num_tokens = 0;  ///< of a step
   std::int64_t max_seq_len = 0;
+  bool has_adapters = false;
 };
 
 /// What stands behind a norm in a layer, and gives what is added to the residual stream. Constant
@@ -227,6 +253,8 @@ struct AttentionOptions {
   float scale = 1;
   float logit_softcap = 0;
   std::int32_t sliding_window = 0;
+  std::int32_t local_chunk = 0;  ///< AttentionArgs::local_chunk
+  bool has_sinks = false;        ///< AttentionArgs::sinks: the vector `sinks`
   bool qkv_bias = false;
   bool k_bias = true;  ///< where q and v have biases
   bool output_bias = false;
@@ -234,7 +262,9 @@ struct AttentionOptions {
   bool whole_qk_norm = false;         ///< RMSNorm on all heads of q together, and of k
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
-  std::shared_ptr<const RopeTables> rope;  ///< null: q and k are not rotated
+  std::shared_ptr<const RopeTables> rope;              ///< null: q and k are not rotated
+  bool norms_rotated = false;                          ///< RopeAndWriteKvArgs::norms_rotated
+  std::shared_ptr<const DeviceArray<float>> q_scales;  ///< RopeAndWriteKvArgs::q_scales; or null
   AttentionNames names = {};
 };
 
@@ -268,10 +298,13 @@ class Attention final : public Mixer {
   Projected projected_k_;
   Linear qkv_proj_;
   RowParallelLinear o_proj_;
+  AdaptedMatrix adapted_qkv_;
+  AdaptedMatrix adapted_o_;
   DeviceArray<float> q_norm_weight_;  // empty: none
   DeviceArray<float> k_norm_weight_;
   RmsNorm whole_q_norm_;
   RmsNorm whole_k_norm_;
+  DeviceArray<float> sinks_;  // of this rank's heads; empty: none
 };
 
 /// What a family's checkpoints call the matrices of a gated MLP.
@@ -282,25 +315,54 @@ struct MlpNames {
   std::string_view gate_up = {};  ///< not empty: gate and up are the rows of this matrix
 };
 
+/// The matrices of a gated MLP, all rows of them.
+struct MlpParts {
+  WeightLoader::Part gate;  ///< [intermediate_size, hidden_size]
+  WeightLoader::Part up;
+  WeightLoader::Part down;  ///< [hidden_size, intermediate_size]
+};
+
+/// Of a gated MLP, all of it.
+struct MlpOptions {
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int32_t canonical_shards = 1;
+  Activation activation = Activation::kSilu;
+  SwishClamp clamp = {};
+  bool has_bias = false;
+  bool is_whole = false;  ///< this rank has all of it, not its part
+};
+
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
 class GatedMlp final : public Mixer {
  public:
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
            bool has_bias, const MlpNames& names = {});
+  /// For experts: adapters do not apply to it.
+  GatedMlp(WeightLoader& loader, MlpParts parts, const MlpOptions& options);
   /// x and out: [num_queries, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
-  /// The same without the sum over ranks: `out` is this rank's part of it.
+  /// The same without adapters, the sum over ranks and down_proj's bias: `out` is this rank's part.
   void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] PackedWeight gate_up() const noexcept { return gate_up_proj_.weight(); }
   [[nodiscard]] PackedWeight down() const noexcept { return down_proj_.weight(); }
+  /// Null: there are none.
+  [[nodiscard]] const float* gate_up_bias() const noexcept { return gate_up_proj_.bias(); }
+  [[nodiscard]] const float* down_bias() const noexcept { return down_proj_.bias(); }
   [[nodiscard]] MixerMemory memory(Device& device,
                                    const MixerLimits& limits) const noexcept override;
 
  private:
+  /// Fills in the weights, and what is done between them.
+  void multiply(const LayerStep& step, GatedMlpArgs args) const;
+
   Activation activation_;
+  SwishClamp clamp_;
   Linear gate_up_proj_;
   RowParallelLinear down_proj_;
+  AdaptedMatrix adapted_gate_up_;
+  AdaptedMatrix adapted_down_;
 };
 
 }  // namespace troupe

@@ -101,6 +101,7 @@ extern const RegisteredArchitecture kLlava = {.name = "LlavaForConditionalGenera
                                               .text_model_types = kLlavaTexts,
                                               .read_config = read_llava_config,
                                               .read_vision = read_llava_vision,
-                                              .make = make_llava};
+                                              .make = make_llava,
+                                              .load_tower = load_llava_tower};
 
 }  // namespace troupe

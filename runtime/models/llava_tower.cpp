@@ -36,8 +36,15 @@ class LlavaTower final : public ItemTower {
     return check_picture(vision_, per_image_, item);
   }
 
-  void encode(Device& device, Scratch scratch, const EncoderItem& item, Matrix out) const override {
-    const Matrix states = encoder_.encode(device, scratch, item.values);
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override {
+    return encoder_.num_slices() + 1;
+  }
+
+  void encode_slice(Device& device, Scratch scratch, const EncoderItem& item, std::int64_t slice,
+                    Matrix out) const override {
+    if (slice < encoder_.num_slices())
+      return encoder_.encode_slice(device, scratch, item.values, slice);
+    const Matrix states = encoder_.finish(device, scratch);
     const Matrix taken(states.row(states.num_rows - per_image_), per_image_, states.num_cols);
     const Matrix wide = scratch.take_spread(per_image_, hidden_size_);
     first_.apply(device.ops(), device.context(), taken, wide);

@@ -50,6 +50,7 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
   add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
   add_choice(choices, "rank", options.parallel.rank);
+  add_choice(choices, "expert_parallel", options.parallel.expert_parallel);
   auto file = PackedWeightsFile::open(options.packed_weights_dir, model, options.mmproj, choices,
                                       device.pool());
   if (!file.ok()) {
@@ -72,6 +73,21 @@ Result<void> limit_model_len(const ModelLoadOptions& options, ModelConfig& confi
                                 std::to_string(config.max_model_len),
                             "max_model_len");
   config.max_model_len = options.max_model_len;
+  return {};
+}
+
+/// Opens the files, and says in which type they are computed with. Loaded: LoadedModel or
+/// LoadedTower, whose config has been read.
+template <class Loaded>
+Result<void> open_checkpoint(const std::filesystem::path& folder,
+                             const RegisteredArchitecture& architecture,
+                             const ModelLoadOptions& options, Loaded& loaded) {
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   Checkpoint::open(folder, architecture.gguf, options.mmproj));
+  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
+  loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
+  if (options.dtype == "auto") return {};
+  ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
   return {};
 }
 
@@ -100,7 +116,7 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
   if (!is_method && name != "int8" && name != "int4")
     return invalid_argument(
         "quantization is " + std::string(name) +
-            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, gguf",
+            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, mxfp4, gguf",
         "quantization");
   if (stored != QuantizationMethod::kNone)
     return invalid_argument("quantization is " + std::string(name) + ", but the checkpoint is " +
@@ -134,13 +150,7 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
   CHECK(architecture != nullptr, loaded.config.architecture);
 
-  ASSIGN_OR_RETURN(Checkpoint checkpoint,
-                   Checkpoint::open(folder, architecture->gguf, options.mmproj));
-  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
-  loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
-  if (options.dtype != "auto") {
-    ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
-  }
+  RETURN_IF_ERROR(open_checkpoint(folder, *architecture, options, loaded));
   WeightFormat format = weight_format(loaded.dtype);
   format.quantized = quantized;
   loaded.packed_weights = open_packed_weights(folder, device, options, format);
@@ -149,6 +159,30 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   loaded.model = architecture->make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;
+}
+
+Result<LoadedTower> load_tower(const std::filesystem::path& folder, Device& device,
+                               const ModelLoadOptions& options) {
+  LoadedTower loaded;
+  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder, options.mmproj));
+  const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
+  CHECK(architecture != nullptr, loaded.config.architecture);
+  RETURN_IF_ERROR(open_checkpoint(folder, *architecture, options, loaded));
+  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype),
+                      loaded.config.quantization, {}, {});
+  if (architecture->load_tower != nullptr)
+    loaded.tower = architecture->load_tower(loaded.config, device, loader);
+  loader.ignore("");  // the language model
+  RETURN_IF_ERROR(loader.finish());
+  if (loaded.tower == nullptr)
+    return Error{ErrorCode::kUnsupported,
+                 folder.string() + " (" + loaded.config.architecture + ") has no encoder"};
+  return loaded;
+}
+
+std::string encoder_key(const ModelConfig& config, DType dtype, const std::string& quantization) {
+  return config.architecture + " " + std::string(dtype_name(dtype)) + " " + quantization + " " +
+         std::to_string(config.hidden_size);
 }
 
 }  // namespace troupe

@@ -9,6 +9,7 @@
 
 #include "messages/cache.hpp"
 #include "runtime/models/device.hpp"
+#include "runtime/models/item_tower.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/models/weight_loader.hpp"
@@ -47,6 +48,14 @@ struct LoadedModel {
   }
 };
 
+/// The encoder of a model without the rest of it, and the files that parts of it stay mapped from.
+struct LoadedTower {
+  std::unique_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<const ItemTower> tower;
+  ModelConfig config;
+  DType dtype = DType::kF32;
+};
+
 /// "float32", "bfloat16", "float16".
 [[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
 /// Reads such a name; also "half" and "float". Errors: kInvalidArgument.
@@ -65,5 +74,15 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
                                const ModelLoadOptions& options,
                                const LoadProgressCallback& progress);
+
+/// Loads the encoder of the model in `folder` alone; errors as there, and kUnsupported, it has
+/// none.
+Result<LoadedTower> load_tower(const std::filesystem::path& folder, Device& device,
+                               const ModelLoadOptions& options);
+
+/// What outputs of encoders depend on besides the item: outputs of different keys are not
+/// exchanged.
+[[nodiscard]] std::string encoder_key(const ModelConfig& config, DType dtype,
+                                      const std::string& quantization);
 
 }  // namespace troupe

@@ -73,7 +73,7 @@ DeviceArray<float> load_conv_weight(WeightLoader& loader, const std::string& nam
     const std::vector<float> row = channels_of_rank(loader, whole, all, whole.conv_width, k);
     weight.insert(weight.end(), row.begin(), row.end());
   }
-  return loader.floats(std::move(weight));
+  return loader.upload(std::move(weight));
 }
 
 DeviceArray<float> load_conv_bias(WeightLoader& loader, const std::string& name,
@@ -82,7 +82,7 @@ DeviceArray<float> load_conv_bias(WeightLoader& loader, const std::string& name,
   const std::vector<float> all =
       loader.values(name + ".conv1d.bias",
                     whole.num_heads * whole.head_dim + 2 * whole.num_groups * whole.state_size);
-  return loader.floats(channels_of_rank(loader, whole, all, 1, 0));
+  return loader.upload(channels_of_rank(loader, whole, all, 1, 0));
 }
 
 std::vector<float> slice_of(const std::vector<float>& all, Slice slice) {
@@ -91,7 +91,7 @@ std::vector<float> slice_of(const std::vector<float>& all, Slice slice) {
 
 DeviceArray<float> load_of_heads(WeightLoader& loader, const std::string& tensor,
                                  const StateSpaceConfig& whole) {
-  return loader.floats(
+  return loader.upload(
       slice_of(loader.values(tensor, whole.num_heads), loader.shard(whole.num_heads)));
 }
 
@@ -100,14 +100,14 @@ DeviceArray<float> load_a(WeightLoader& loader, const std::string& tensor,
   std::vector<float> a =
       slice_of(loader.values(tensor, whole.num_heads), loader.shard(whole.num_heads));
   for (float& each : a) each = -std::exp(each);
-  return loader.floats(std::move(a));
+  return loader.upload(std::move(a));
 }
 
 DeviceArray<float> load_norm(WeightLoader& loader, const std::string& name,
                              const StateSpaceConfig& whole) {
   if (!whole.has_norm) return {};
   const std::int64_t inner = whole.num_heads * whole.head_dim;
-  return loader.floats(slice_of(loader.values(name + ".norm.weight", inner), loader.shard(inner)));
+  return loader.upload(slice_of(loader.values(name + ".norm.weight", inner), loader.shard(inner)));
 }
 
 StateSpaceConfig config_of_rank(StateSpaceConfig config, const ParallelConfig& parallel) {

@@ -11,7 +11,7 @@ Result<void> Model::check_item(const EncoderItem& item) const {
                                             std::string(item.modality) + " inputs"};
 }
 
-void Model::encode(const EncoderItem&, Matrix) {
+void Model::encode_slice(const EncoderItem&, std::int64_t, Matrix) {
   CHECK(false);  // check_item() takes no item
 }
 

@@ -2,6 +2,7 @@
 // A decoder-only language model, loaded: from a batch of tokens to logits.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -13,6 +14,7 @@
 #include "messages/ids.hpp"
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/adapter.hpp"
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/layer_hook.hpp"
 
@@ -73,6 +75,7 @@ struct ForwardBatch {
   std::span<const TwoWaySpan> two_way_spans;
   std::span<const std::int32_t> span_start_loc;  ///< [num_seqs + 1], unless there are none
   std::span<const std::int32_t> adapter_ids;     ///< [num_seqs]: of each its adapter; 0: none
+  std::span<const Adapter* const> adapters;      ///< the same, null for none; empty: all have none
   std::span<LayerHook* const> layer_hooks;       ///< called around each layer; usually none
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
@@ -130,6 +133,7 @@ struct EncoderItem {
 struct BatchLimits {
   std::int64_t max_num_tokens = 0;
   std::int64_t max_num_logit_rows = 0;
+  std::optional<AdapterLimits> adapters = std::nullopt;  ///< none: batches have no adapters
 };
 
 /// Owns weights and activation buffers. The model runner calls it, one thread at a time.
@@ -155,6 +159,9 @@ class Model {
   /// An encoder: all tokens of a text see each other, and none is generated.
   [[nodiscard]] virtual bool is_encoder() const noexcept { return false; }
 
+  /// What adapters may update on this rank; null: they cannot be used with the model.
+  [[nodiscard]] virtual const AdapterTargets* adapter_targets() const noexcept { return nullptr; }
+
   /// Takes the activation memory for such batches. Errors: kIo.
   virtual Result<void> reserve(const BatchLimits& limits) = 0;
 
@@ -168,13 +175,17 @@ class Model {
                        Communicator* peers, Matrix hidden) = 0;
   /// The most rows that an item has, on ranks of the first stage; 0: the model has no encoder.
   [[nodiscard]] virtual std::int64_t max_item_rows() const noexcept { return 0; }
-  /// Whether encode() can take the item. Errors: kUnsupported, there is no encoder for its
+  /// Whether encode_slice() can take the item. Errors: kUnsupported, there is no encoder for its
   /// modality; kInvalidArgument, its shape, or the number of its rows.
   [[nodiscard]] virtual Result<void> check_item(const EncoderItem& item) const;
-  /// out: the rows that stand in place of the item's placeholder tokens (InputEmbeddings),
-  /// [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of the first stage
-  /// computes all of them, so they are the same bits there. Pre: check_item(); reserve().
-  virtual void encode(const EncoderItem& item, Matrix out);
+  /// The pieces in which an item is encoded, each a small part of the work.
+  [[nodiscard]] virtual std::int64_t num_item_slices() const noexcept { return 0; }
+  /// Slice `slice` of the encoding of an item; forward() may be called between two of them. The
+  /// last one fills `out`: the rows that stand in place of the item's placeholder tokens
+  /// (InputEmbeddings), [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of
+  /// the first stage computes all of them, so they are the same bits there. Pre: check_item();
+  /// reserve(); the slice before, of this item, was the last call.
+  virtual void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out);
   /// The vector of one text, [hidden_size], of the hidden states of its tokens, which are in the
   /// host's memory: for kLast the last of them alone will do.
   [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;

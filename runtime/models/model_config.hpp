@@ -66,6 +66,30 @@ struct ExpertsConfig {
   bool normalises_weights = false;     ///< of a token's experts: their sum is 1
   std::int64_t shared_size = 0;        ///< of the expert that all tokens go through; 0: none
   std::vector<bool> layers;            ///< which they are
+  // ExpertRouting has more of these.
+  bool is_sigmoid = false;
+  bool scales_input = false;
+  float weight_scale = 1;
+  std::int64_t num_groups = 1;
+  std::int64_t num_chosen_groups = 1;
+  bool sums_two_best = false;
+};
+
+/// Multi-head latent attention (MLA, arXiv 2405.04434).
+struct LatentConfig {
+  std::int64_t q_rank = 0;  ///< of the latent that queries are made from; 0: there is none
+  std::int64_t kv_rank = 0;
+  std::int64_t plain_dim = 0;  ///< elements of a query and a key that are not rotated
+  std::int64_t rotary_dim = 0;
+  std::int64_t value_dim = 0;
+  float norm_eps = 1e-6f;  ///< of the latents
+};
+
+/// The factor of the query at a position: 1 + scale ln(1 + floor((position + 1) / interval)) (Llama
+/// 4; arXiv 2501.19399).
+struct QueryScaling {
+  double scale = 0;
+  double interval = 1;
 };
 
 /// Layers with a selective state space (Mamba-2).
@@ -174,6 +198,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// Per layer: tokens a query sees, itself included; 0: all.
   std::vector<std::int32_t> sliding_windows;
+  std::vector<std::int32_t> local_chunks;  ///< per layer: AttentionArgs::local_chunk; empty: none
   RopeConfig rope;
   RopeConfig sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3
   /// Gemma stores its norms' weights minus one, GGUF files as they are.
@@ -181,6 +206,10 @@ struct ModelConfig {
   float attention_scale = 0;
   float attention_softcap = 0;     ///< AttentionArgs::logit_softcap
   std::vector<bool> is_unrotated;  ///< per layer: its q and k are not rotated; empty: all are
+  bool norms_rotated = false;      ///< RopeAndWriteKvArgs::norms_rotated, in layers that rotate
+  std::optional<QueryScaling> query_scaling;  ///< of the layers that do not rotate
+  std::optional<LatentConfig> latent;         ///< of all layers; none: q, k and v are projected
+  SwishClamp swish_clamp;                     ///< Activation::kClampedSwish
   float embedding_scale = 1;
   float residual_scale = 1;  ///< of what a block adds to the residual stream
   float logit_scale = 1;

@@ -23,6 +23,13 @@ Result<void> check_parallel(const ModelConfig& config, const ParallelConfig& par
     return refuse("tensor-parallel-size", tp,
                   "this model's sums have " + std::to_string(config.canonical_shards()) +
                       " parts, which is the most that compute the same bits as one worker");
+  if (parallel.expert_parallel && !config.experts)
+    return invalid_argument("enable-expert-parallel: the model has no experts",
+                            "enable-expert-parallel");
+  if (parallel.expert_parallel && config.experts->num_experts < tp)
+    return refuse("tensor-parallel-size", tp,
+                  std::to_string(config.experts->num_experts) +
+                      " experts are fewer than the workers that are to have some each");
   if (parallel.pipeline_parallel_size > config.num_layers)
     return refuse("pipeline-parallel-size", parallel.pipeline_parallel_size,
                   "there are " + std::to_string(config.num_layers) + " layers");

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/models/device.hpp"
+#include "runtime/models/experts.hpp"
 #include "runtime/models/item_tower.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
@@ -29,14 +30,24 @@ struct DecoderExtras {
   bool output_bias = false;
   bool qk_norm = false;
   bool whole_qk_norm = false;  ///< AttentionOptions::whole_qk_norm
+  bool has_sinks = false;
   float norm_weight_offset = 0;
   Activation activation = Activation::kSilu;
   LayerNormNames norm_names = {};
   AttentionNames attention_names = {};
+  std::string_view mlp_name = "mlp";
   MlpNames mlp_names = {};
   /// Where layers have experts: what checkpoints call the mixture in a layer, and its matrices.
   std::string_view experts_name = "mlp";
   MlpNames expert_names;
+  ExpertParts* expert_parts = named_expert_parts;  ///< and what follows: see ExpertsOptions
+  std::string_view router_name = "gate";
+  bool router_bias = false;
+  bool expert_bias = false;
+  std::string_view choice_bias_name = {};
+  /// What they call the expert that all tokens go through, and its gate.
+  std::string_view shared_name = "shared_expert";
+  std::string_view shared_gate_name = {};
 };
 
 /// Loads such a model; `tower` is as in DecoderModel. Errors stay in the loader.

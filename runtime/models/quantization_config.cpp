@@ -10,8 +10,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMaxGroupSize = 1 << 24;
-constexpr std::array<std::string_view, 5> kNames = {"none", "gptq", "awq", "compressed-tensors",
-                                                    "fp8"};
+constexpr std::array<std::string_view, 6> kNames = {"none", "gptq", "awq", "compressed-tensors",
+                                                    "fp8",  "mxfp4"};
 
 void refuse(ConfigFields& fields, std::string_view key, const std::string& value,
             std::string_view supported) {
@@ -133,7 +133,7 @@ QuantizationConfig parse_quantization(ConfigFields& root) {
   switch (config.method) {
     case QuantizationMethod::kNone:
       refuse(fields, "quant_method", method.empty() ? "(none)" : method,
-             "gptq, awq, compressed-tensors, fp8");
+             "gptq, awq, compressed-tensors, fp8, mxfp4");
       break;
     case QuantizationMethod::kGptq:
       parse_gptq(fields, config);
@@ -146,6 +146,8 @@ QuantizationConfig parse_quantization(ConfigFields& root) {
       break;
     case QuantizationMethod::kFp8:
       config.block = parse_block(fields, *object, "weight_block_size");
+      break;
+    case QuantizationMethod::kMxFp4:
       break;
   }
   if (fields.error()) root.fail(fields.error()->code, fields.error()->message);

@@ -16,8 +16,9 @@ enum class QuantizationMethod : std::uint8_t {
   kAwq,                ///< arXiv 2306.00978, as AutoAWQ writes it (GEMM)
   kCompressedTensors,  ///< pack-quantized, int-quantized, float-quantized
   kFp8,                ///< e4m3 with one scale, or one for each block of a matrix
+  kMxFp4,              ///< experts of gpt-oss as MXFP4 (OCP microscaling formats)
 };
-/// "none", "gptq", "awq", "compressed-tensors", "fp8".
+/// "none", "gptq", "awq", "compressed-tensors", "fp8", "mxfp4".
 [[nodiscard]] std::string_view to_string(QuantizationMethod method) noexcept;
 /// Also reads vLLM's names of the methods with other kernels, "gptq_marlin" and "awq_marlin".
 /// kNone for a name that is none of the methods'.

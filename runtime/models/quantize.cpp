@@ -266,6 +266,17 @@ GroupScale unpack_iq4_xs(const std::byte* block, std::int64_t group, std::int8_t
   return {scaled(f16_at(block), (low | high << 4) - 32), 0};
 }
 
+/// The exponent of a power of 2 (E8M0), 32 numbers of 4 bits (E2M1; OCP microscaling formats). As
+/// twice the numbers, so that they are whole. Exponents that would be subnormal make 0.
+GroupScale unpack_mxfp4(const std::byte* block, std::int8_t* values) {
+  constexpr std::array<std::int8_t, 16> kTwice = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                  0, -1, -2, -3, -4, -6, -8, -12};
+  fill(32, values, [&](int i) { return kTwice[static_cast<std::size_t>(nibble(block + 1, i))]; });
+  constexpr int kBiasAndHalf = 128;
+  const int exponent = byte_at(block, 0);
+  return {exponent < 2 ? 0 : std::ldexp(1.0f, exponent - kBiasAndHalf), 0};
+}
+
 }  // namespace
 
 GroupScale quantize_group(QuantizedType type, std::span<const float> weights, std::int8_t* values) {
@@ -294,6 +305,8 @@ BlockGroups block_groups(TensorType type) {
     case TensorType::kQ3_K:
     case TensorType::kQ6_K:
       return {QuantizedType::kInt8, 16, false};
+    case TensorType::kMXFP4:
+      return {QuantizedType::kFp4, 32, false};
     default:
       return {QuantizedType::kInt8, 32, false};
   }
@@ -330,6 +343,8 @@ GroupScale unpack_group(TensorType type, const std::byte* row, std::int64_t grou
       return unpack_iq4_nl(block, values);
     case TensorType::kIQ4_XS:
       return unpack_iq4_xs(block, index, values);
+    case TensorType::kMXFP4:
+      return unpack_mxfp4(block, values);
     default:
       break;
   }

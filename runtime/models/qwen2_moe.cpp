@@ -40,7 +40,9 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
 }
 
 std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
-  return make_pre_norm_decoder(config, device, loader, {.qkv_bias = config.attention_bias});
+  return make_pre_norm_decoder(
+      config, device, loader,
+      {.qkv_bias = config.attention_bias, .shared_gate_name = "shared_expert_gate"});
 }
 
 /// As in llama.cpp: experts are in every layer, and their weights are not normalised.

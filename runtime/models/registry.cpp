@@ -19,6 +19,9 @@ namespace troupe {
   ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
+  ARCHITECTURE(kGptOss)                    \
+  ARCHITECTURE(kLlama4)                    \
+  ARCHITECTURE(kDeepseekV3)                \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \

@@ -15,6 +15,8 @@
 
 namespace troupe {
 
+class ItemTower;
+
 /// One architecture: how its config.json is read, what llama.cpp calls its parts, and how a model
 /// of it is made.
 struct RegisteredArchitecture {
@@ -34,6 +36,10 @@ struct RegisteredArchitecture {
   /// Loads the model's weights. Errors stay in the loader, which the caller asks with finish().
   std::unique_ptr<Model> (*make)(const ModelConfig& config, Device& device,
                                  WeightLoader& loader) = nullptr;
+  /// Loads its encoder alone; null where the checkpoint has none. Errors as for make. Null: the
+  /// architecture has no encoder.
+  std::unique_ptr<const ItemTower> (*load_tower)(const ModelConfig& config, Device& device,
+                                                 WeightLoader& loader) = nullptr;
 };
 
 [[nodiscard]] std::span<const RegisteredArchitecture* const> registered_architectures() noexcept;

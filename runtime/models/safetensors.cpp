@@ -28,7 +28,7 @@ struct TypeInfo {
   std::int64_t num_bytes;
   std::int64_t num_elements = 1;
 };
-constexpr std::array<TypeInfo, 27> kTypes = {{
+constexpr std::array<TypeInfo, 28> kTypes = {{
     {TensorType::kBool, "BOOL", 1},
     {TensorType::kU8, "U8", 1},
     {TensorType::kI8, "I8", 1},
@@ -56,6 +56,7 @@ constexpr std::array<TypeInfo, 27> kTypes = {{
     {TensorType::kQ6_K, "Q6_K", 210, 256},
     {TensorType::kIQ4_NL, "IQ4_NL", 18, 32},
     {TensorType::kIQ4_XS, "IQ4_XS", 136, 256},
+    {TensorType::kMXFP4, "MXFP4", 17, 32},
 }};
 
 const TypeInfo& info(TensorType type) noexcept { return kTypes[static_cast<std::size_t>(type)]; }

@@ -50,6 +50,7 @@ enum class TensorType : std::uint8_t {
   kQ6_K,
   kIQ4_NL,
   kIQ4_XS,
+  kMXFP4,
 };
 /// As the format spells it: "BF16", "I32", ...
 [[nodiscard]] std::string_view to_string(TensorType type) noexcept;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -24,11 +25,11 @@ constexpr std::int32_t kMaxGroupSize = 128;
 constexpr std::int32_t kInt8GroupStep = 16;
 constexpr std::int32_t kInt4GroupStep = 32;
 
-constexpr std::array kWeightTypes = {TensorType::kF32,  TensorType::kBF16,   TensorType::kF16,
-                                     TensorType::kQ4_0, TensorType::kQ4_1,   TensorType::kQ5_0,
-                                     TensorType::kQ5_1, TensorType::kQ8_0,   TensorType::kQ2_K,
-                                     TensorType::kQ3_K, TensorType::kQ4_K,   TensorType::kQ5_K,
-                                     TensorType::kQ6_K, TensorType::kIQ4_NL, TensorType::kIQ4_XS};
+constexpr std::array kWeightTypes = {
+    TensorType::kF32,  TensorType::kBF16,   TensorType::kF16,    TensorType::kQ4_0,
+    TensorType::kQ4_1, TensorType::kQ5_0,   TensorType::kQ5_1,   TensorType::kQ8_0,
+    TensorType::kQ2_K, TensorType::kQ3_K,   TensorType::kQ4_K,   TensorType::kQ5_K,
+    TensorType::kQ6_K, TensorType::kIQ4_NL, TensorType::kIQ4_XS, TensorType::kMXFP4};
 
 /// Static scales of the KV cache, of attention's queries and of layers' outputs: ours find their
 /// own.
@@ -43,10 +44,17 @@ std::optional<BlockGroups> stored_groups(const StoredWeight& weight) {
   return weight.quantized ? weight.quantized->groups() : block_groups(weight.tensor->view.type);
 }
 
-/// Do all of them have groups, so that their numbers can be kept?
+bool is_fp4(const StoredWeight& weight) {
+  return stored_groups(weight)->type == QuantizedType::kFp4;
+}
+
+/// Do all of them have groups, so that their numbers can be kept? Those of kFp4 are no integers.
 bool have_groups(const std::vector<StoredWeight>& weights) {
-  return std::ranges::all_of(
-      weights, [](const auto& weight) { return is_quantized(weight) && stored_groups(weight); });
+  const auto has_groups = [](const auto& weight) {
+    return is_quantized(weight) && stored_groups(weight);
+  };
+  return std::ranges::all_of(weights, has_groups) &&
+         (std::ranges::all_of(weights, is_fp4) || std::ranges::none_of(weights, is_fp4));
 }
 
 /// The longest groups of which the groups of all `weights` consist exactly: parts of several kinds
@@ -54,7 +62,8 @@ bool have_groups(const std::vector<StoredWeight>& weights) {
 /// Pre: all have groups. cut_size: not 0 where groups begin anew every so many columns.
 std::optional<BlockGroups> common_groups(const std::vector<StoredWeight>& weights,
                                          std::int64_t cut_size) {
-  BlockGroups common{QuantizedType::kInt4, 0, false};
+  BlockGroups common{is_fp4(weights.front()) ? QuantizedType::kFp4 : QuantizedType::kInt4, 0,
+                     false};
   for (const StoredWeight& weight : weights) {
     const BlockGroups groups = *stored_groups(weight);
     if (groups.type == QuantizedType::kInt8) common.type = QuantizedType::kInt8;
@@ -66,6 +75,7 @@ std::optional<BlockGroups> common_groups(const std::vector<StoredWeight>& weight
     return common;
   }
   common.group_size = static_cast<std::int32_t>(std::gcd(common.group_size, cut_size));
+  if (common.type == QuantizedType::kFp4) return common;
   if (common.group_size % kInt4GroupStep != 0) common.type = QuantizedType::kInt8;
   const std::int32_t step = common.type == QuantizedType::kInt8 ? kInt8GroupStep : kInt4GroupStep;
   for (std::int32_t size = kMaxGroupSize; size > 0; size -= step) {
@@ -104,38 +114,143 @@ const Checkpoint::Tensor* WeightLoader::find(const std::string& name,
   return *tensor;
 }
 
+std::optional<std::vector<float>> WeightLoader::widen_quantized(const std::string& name,
+                                                                std::span<const std::int64_t> shape,
+                                                                Slice rows) {
+  if (shape.size() != 2) return std::nullopt;
+  auto quantized = QuantizedWeight::find(checkpoint_, stored_, name, shape[0], shape[1]);
+  if (!quantized.ok()) {
+    errors_.push_back(quantized.error());
+    return std::nullopt;
+  }
+  const Checkpoint::Tensor* blocks = nullptr;
+  if (*quantized) {
+    used_.insert((*quantized)->tensor_names().begin(), (*quantized)->tensor_names().end());
+  } else {
+    blocks = checkpoint_.find(name + ".weight");
+    if (blocks == nullptr || !is_block_type(blocks->view.type)) return std::nullopt;
+    blocks = find(name + ".weight", shape);
+    if (blocks == nullptr) return std::nullopt;
+  }
+  std::vector<float> wide(static_cast<std::size_t>(shape[0] * shape[1]));
+  device_.pool().parallel_for(rows.count, [&](std::int64_t i) {
+    const std::int64_t row = rows.begin + i;
+    float* const out = wide.data() + row * shape[1];
+    if (blocks != nullptr)
+      widen_row(blocks->view, row, 0, shape[1], out);
+    else
+      (*quantized)->widen({row, 1}, {0, shape[1]}, out);
+  });
+  return wide;
+}
+
 std::optional<StoredWeight> WeightLoader::find_rearranged(const Part& part, std::int64_t num_cols) {
   const std::int64_t stored_rows = part.row_padding.stored(part.num_rows);
   const std::int64_t stored_cols = part.col_padding.stored(num_cols);
-  const Layout layout = part.layout.value_or(Layout{.shape = {stored_rows, stored_cols}});
-  const std::string name = part.name + (layout.has_suffix ? ".weight" : "");
-  const Checkpoint::Tensor* const stored = find(name, layout.shape);
-  if (stored == nullptr) return std::nullopt;
-  Rearranged& own = rearranged_.emplace_back(Rearranged{*stored, {}});
+  const Layout layout =
+      part.layout.value_or(Layout{.shape = {stored_rows, stored_cols}, .row_stride = stored_cols});
+  const auto place = [&](std::int64_t row, std::int64_t col) {
+    return layout.first + row * layout.row_stride + col * layout.col_stride;
+  };
+  Rearranged& own = rearranged_.emplace_back();
   own.tensor.view.shape = {part.num_rows, num_cols};
-  const bool is_padded = part.row_padding.is_needed() || part.col_padding.is_needed();
-  if (!layout.is_transposed && !is_padded) return StoredWeight{&own.tensor, std::nullopt};
-  if (is_block_type(stored->view.type)) {
-    fail(ErrorCode::kUnsupported, stored->file + ": tensor " + name + " of type " +
-                                      std::string(to_string(stored->view.type)) +
-                                      " is not supported, only floating-point ones");
-    return std::nullopt;
+  std::span<const std::byte> stored_bytes;
+  const std::int64_t row_size = layout.shape.back();
+  const std::int64_t first_row = layout.first / row_size;
+  const std::int64_t end_row = place(stored_rows - 1, stored_cols - 1) / row_size + 1;
+  const auto wide = layout.has_suffix
+                        ? widen_quantized(part.name, layout.shape, {first_row, end_row - first_row})
+                        : std::nullopt;
+  if (wide) {
+    stored_bytes = std::as_bytes(std::span(*wide));
+  } else {
+    const Checkpoint::Tensor* const stored =
+        find(part.name + (layout.has_suffix ? ".weight" : ""), layout.shape);
+    if (stored == nullptr) return std::nullopt;
+    if (is_block_type(stored->view.type)) {
+      fail(ErrorCode::kUnsupported, stored->file + ": tensor " + part.name + " of type " +
+                                        std::string(to_string(stored->view.type)) +
+                                        " is not supported, only floating-point ones");
+      return std::nullopt;
+    }
+    own.tensor.file = stored->file;
+    own.tensor.view.type = stored->view.type;
+    stored_bytes = stored->view.bytes;
   }
-  const auto size = static_cast<std::size_t>(type_block(stored->view.type).num_bytes);
+  const auto size = static_cast<std::size_t>(type_block(own.tensor.view.type).num_bytes);
+  const bool is_padded = part.row_padding.is_needed() || part.col_padding.is_needed();
+  if (!is_padded && layout.col_stride == 1 && layout.row_stride == stored_cols && !wide) {
+    own.tensor.view.bytes =
+        stored_bytes.subspan(static_cast<std::size_t>(layout.first) * size,
+                             static_cast<std::size_t>(stored_rows * stored_cols) * size);
+    return StoredWeight{&own.tensor, std::nullopt};
+  }
   own.bytes.resize(static_cast<std::size_t>(part.num_rows * num_cols) * size);
-  for (std::int64_t row = 0; row < stored_rows; ++row)
+  device_.pool().parallel_for(stored_rows, [&](std::int64_t row) {
     for (std::int64_t col = 0; col < stored_cols; ++col) {
-      const std::int64_t from =
-          layout.is_transposed ? col * stored_rows + row : row * stored_cols + col;
       const std::int64_t to = part.row_padding.place(row) * num_cols + part.col_padding.place(col);
       std::memcpy(own.bytes.data() + static_cast<std::size_t>(to) * size,
-                  stored->view.bytes.data() + static_cast<std::size_t>(from) * size, size);
+                  stored_bytes.data() + static_cast<std::size_t>(place(row, col)) * size, size);
     }
+  });
+  own.tensor.view.bytes = own.bytes;
+  return StoredWeight{&own.tensor, std::nullopt};
+}
+
+std::optional<StoredWeight> WeightLoader::find_blocks(const Part& part, std::int64_t num_cols) {
+  constexpr std::int64_t kBlockSize = 32;
+  constexpr std::int64_t kBlockBytes = kBlockSize / 2;
+  constexpr std::array kBytes = {TensorType::kU8};
+  constexpr std::byte kNan{0xff};
+  const std::int64_t num_blocks = num_cols / kBlockSize;
+  if (num_cols % kBlockSize != 0) {
+    fail(ErrorCode::kUnsupported, "the rows of tensor \"" + part.name + "_blocks\" have " +
+                                      std::to_string(num_cols) + " numbers, not a multiple of " +
+                                      std::to_string(kBlockSize));
+    return std::nullopt;
+  }
+  std::vector<std::int64_t> shape = part.blocks->shape;
+  shape.push_back(num_blocks);
+  const auto scales = checkpoint_.require(part.name + "_scales", shape, kBytes);
+  shape.push_back(kBlockBytes);
+  const auto blocks = checkpoint_.require(part.name + "_blocks", shape, kBytes);
+  for (const auto* tensor : {&scales, &blocks})
+    if (!tensor->ok()) errors_.push_back(tensor->error());
+  if (!scales.ok() || !blocks.ok()) return std::nullopt;
+  used_.insert({part.name + "_scales", part.name + "_blocks"});
+
+  Rearranged& own = rearranged_.emplace_back();
+  own.tensor.file = (*blocks)->file;
+  own.tensor.view.type = TensorType::kMXFP4;
+  own.tensor.view.shape = {part.num_rows, num_cols};
+  own.bytes.resize(static_cast<std::size_t>(part.num_rows * num_blocks * (1 + kBlockBytes)));
+  std::atomic<bool> has_nan = false;
+  device_.pool().parallel_for(part.num_rows, [&](std::int64_t row) {
+    const std::int64_t first =
+        (part.blocks->first_row + row * part.blocks->row_stride) * num_blocks;
+    std::byte* to = own.bytes.data() + row * num_blocks * (1 + kBlockBytes);
+    for (std::int64_t block = first; block < first + num_blocks; ++block) {
+      const std::byte* numbers = (*blocks)->view.bytes.data() + block * kBlockBytes;
+      *to = (*scales)->view.bytes[static_cast<std::size_t>(block)];
+      if (*to++ == kNan) has_nan = true;
+      // GGUF's order: the upper halves are the other 16 numbers.
+      const auto nibble = [&](std::int64_t i) {
+        return numbers[i / 2] >> (i % 2 * 4) & std::byte{15};
+      };
+      for (std::int64_t i = 0; i < kBlockBytes; ++i) *to++ = nibble(i) | nibble(i + 16) << 4;
+    }
+  });
+  if (has_nan) {
+    fail(ErrorCode::kCorrupt, (*scales)->file + ": tensor \"" + part.name +
+                                  "_scales\" has a scale that is not a number");
+    return std::nullopt;
+  }
   own.tensor.view.bytes = own.bytes;
   return StoredWeight{&own.tensor, std::nullopt};
 }
 
 std::optional<StoredWeight> WeightLoader::find_matrix(const Part& part, std::int64_t num_cols) {
+  if (part.blocks) return find_blocks(part, num_cols);
   if (part.layout || part.row_padding.is_needed() || part.col_padding.is_needed())
     return find_rearranged(part, num_cols);
   const std::string& name = part.name;
@@ -173,9 +288,10 @@ void WeightLoader::finish_matrix(const std::string& name, const StoredWeight& we
 void WeightLoader::report_progress(std::string_view what, std::size_t num_bytes) {
   num_read_bytes_ += static_cast<std::int64_t>(num_bytes);
   if (progress_)
-    progress_(static_cast<double>(num_read_bytes_) /
-                  static_cast<double>(std::max<std::int64_t>(1, checkpoint_.num_bytes())),
-              what);
+    progress_(
+        std::min(1.0, static_cast<double>(num_read_bytes_) /
+                          static_cast<double>(std::max<std::int64_t>(1, checkpoint_.num_bytes()))),
+        what);
 }
 
 WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
@@ -317,27 +433,44 @@ void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
   spec.is_compact = true;
 }
 
+std::int32_t WeightLoader::add_adapter_target(const std::vector<Part>& parts, std::int64_t num_cols,
+                                              Slice cols, bool is_embedding) {
+  AdapterTarget target{
+      .parts = {}, .num_cols = num_cols, .cols = cols, .is_embedding = is_embedding};
+  for (const Part& part : parts) target.parts.push_back({part.name, part.num_rows, part.rows});
+  adapter_targets_.push_back(std::move(target));
+  return static_cast<std::int32_t>(adapter_targets_.size()) - 1;
+}
+
 DeviceArray<const std::byte*> WeightLoader::addresses(std::vector<const std::byte*> weights) {
   return value_or_fail(device_.upload(std::move(weights), kWeights));
+}
+
+DeviceArray<const float*> WeightLoader::addresses(std::vector<const float*> vectors) {
+  return value_or_fail(device_.upload(std::move(vectors), kWeights));
+}
+
+DeviceArray<float> WeightLoader::upload(std::vector<float> numbers) {
+  return value_or_fail(device_.upload(std::move(numbers), kWeights));
 }
 
 DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
   std::vector<float> all;
   for (const Part& part : parts) {
     const std::int64_t num_stored = part.row_padding.stored(part.num_rows);
-    const std::int64_t shape[] = {num_stored};
     if (!part.has_bias) {
       all.resize(all.size() + static_cast<std::size_t>(part.rows.count));
       continue;
     }
-    const Checkpoint::Tensor* tensor = find(part.name + ".bias", shape);
+    const Layout layout = part.bias_layout.value_or(Layout{.shape = {num_stored}});
+    const Checkpoint::Tensor* tensor =
+        find(part.name + (layout.has_suffix ? ".bias" : "_bias"), layout.shape);
     if (tensor == nullptr) continue;
-    std::vector<float> stored(static_cast<std::size_t>(num_stored));
-    widen_row(tensor->view, 0, 0, num_stored, stored.data());
     std::vector<float> whole(static_cast<std::size_t>(part.num_rows));
+    const TensorView flat{tensor->view.type, {tensor->view.num_elements()}, tensor->view.bytes};
     for (std::int64_t row = 0; row < num_stored; ++row)
-      whole[static_cast<std::size_t>(part.row_padding.place(row))] =
-          stored[static_cast<std::size_t>(stored_row(*tensor, row))];
+      widen_row(flat, 0, layout.first + stored_row(*tensor, row) * layout.row_stride, 1,
+                &whole[static_cast<std::size_t>(part.row_padding.place(row))]);
     all.insert(all.end(), whole.begin() + part.rows.begin, whole.begin() + part.rows.end());
   }
   return value_or_fail(device_.upload(std::move(all), kWeights));
@@ -371,8 +504,10 @@ std::vector<float> WeightLoader::values(const std::string& name,
   return values;
 }
 
-DeviceArray<float> WeightLoader::floats(std::vector<float> values) {
-  return value_or_fail(device_.upload(std::move(values), kWeights));
+DeviceArray<float> WeightLoader::elements(const std::string& name, std::int64_t size, Slice slice) {
+  const std::vector<float> all = values(name, size);
+  return value_or_fail(device_.upload(
+      std::vector<float>(all.begin() + slice.begin, all.begin() + slice.end()), kWeights));
 }
 
 EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_rows,

@@ -7,12 +7,15 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/adapter.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/memory.hpp"
 #include "runtime/models/packed_weights_file.hpp"
@@ -99,12 +102,22 @@ class WeightLoader {
     return part_of(total, parallel_.tensor_rank(), parallel_.tensor_parallel_size);
   }
 
-  /// How a checkpoint stores a matrix otherwise than as [num_rows, num_cols].
+  /// How a checkpoint stores a matrix, or a bias, otherwise than as [num_rows, num_cols].
   struct Layout {
     std::vector<std::int64_t> shape;
-    bool is_transposed = false;  ///< [num_cols, num_rows]; else `shape` has the rows' numbers in
-                                 ///< order
-    bool has_suffix = true;      ///< the tensor's name ends with ".weight"
+    std::int64_t first = 0;       ///< element (0, 0), among those of the tensor
+    std::int64_t row_stride = 1;  ///< in elements
+    std::int64_t col_stride = 1;
+    bool has_suffix = true;  ///< the tensor's name ends with ".weight", the bias' with ".bias";
+                             ///< else the bias' with "_bias"
+  };
+  /// Rows in two tensors of bytes, as gpt-oss has them: `name`_blocks, [shape, num_cols / 32, 16],
+  /// with two numbers of E2M1 in a byte, the lower half first; `name`_scales, [shape, num_cols /
+  /// 32], with exponents (E8M0).
+  struct MxBlocks {
+    std::vector<std::int64_t> shape;
+    std::int64_t first_row = 0;
+    std::int64_t row_stride = 1;
   };
   /// Heads of head_dim rows or columns that get zeros behind them, up to padded_dim.
   struct HeadPadding {
@@ -125,6 +138,8 @@ class WeightLoader {
     std::int64_t num_rows = 0;  ///< with the padding
     Slice rows;                 ///< that are loaded
     std::optional<Layout> layout = std::nullopt;
+    std::optional<MxBlocks> blocks = std::nullopt;
+    std::optional<Layout> bias_layout = std::nullopt;
     HeadPadding row_padding = {};
     HeadPadding col_padding = {};
     bool has_bias = true;  ///< else its biases are zeros
@@ -144,8 +159,8 @@ class WeightLoader {
   std::vector<float> values(const std::string& name, std::int64_t size);
   /// The same of one with such a shape.
   std::vector<float> values(const std::string& name, std::span<const std::int64_t> shape);
-  /// What was made of values, where kernels read it.
-  DeviceArray<float> floats(std::vector<float> values);
+  /// Those elements of the tensor `name`, [size].
+  DeviceArray<float> elements(const std::string& name, std::int64_t size, Slice slice);
   /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null
   /// after an error.
   EmbeddingTable table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
@@ -153,8 +168,19 @@ class WeightLoader {
   std::shared_ptr<const RopeTables> rope_tables(const RopeConfig& config, std::int64_t head_dim,
                                                 std::int64_t num_positions);
 
-  /// Addresses of matrices, where kernels read them.
+  /// Says that adapters may update the matrix of these parts, which has so many columns, of which
+  /// this rank has `cols`. The number of the target.
+  std::int32_t add_adapter_target(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
+                                  bool is_embedding = false);
+  [[nodiscard]] std::vector<AdapterTarget> take_adapter_targets() noexcept {
+    return std::exchange(adapter_targets_, {});
+  }
+
+  /// Addresses of matrices, or vectors, where kernels read them.
   DeviceArray<const std::byte*> addresses(std::vector<const std::byte*> weights);
+  DeviceArray<const float*> addresses(std::vector<const float*> vectors);
+  /// Numbers that are computed, where kernels read them.
+  DeviceArray<float> upload(std::vector<float> numbers);
   /// Records an error, which finish() returns.
   void fail(ErrorCode code, std::string message);
   [[nodiscard]] const Device& device() const noexcept { return device_; }
@@ -192,6 +218,12 @@ class WeightLoader {
   std::optional<StoredWeight> find_matrix(const Part& part, std::int64_t num_cols);
   /// The same of a part with a layout of its own, or padding. The tensor is kept in rearranged_.
   std::optional<StoredWeight> find_rearranged(const Part& part, std::int64_t num_cols);
+  std::optional<StoredWeight> find_blocks(const Part& part, std::int64_t num_cols);
+  /// The matrix `name`, widened, where it is quantised; but no more than its rows `rows`, the
+  /// others are 0. Nothing: it is wide, or not there.
+  std::optional<std::vector<float>> widen_quantized(const std::string& name,
+                                                    std::span<const std::int64_t> shape,
+                                                    Slice rows);
   /// Null (and an error is recorded) unless the tensor is there with this shape.
   const Checkpoint::Tensor* find(const std::string& name, std::span<const std::int64_t> shape);
   /// The matrix is packed: its memory in the file is no longer needed.
@@ -214,6 +246,7 @@ class WeightLoader {
   };
   std::deque<Rearranged> rearranged_;  ///< parts of the matrix being loaded
   std::vector<Error> errors_;
+  std::vector<AdapterTarget> adapter_targets_;
   std::int64_t num_packed_bytes_ = 0;
   std::int64_t num_read_bytes_ = 0;
 };

@@ -11,8 +11,8 @@
 #include "runtime/models/cross_attention.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
+#include "runtime/models/gather_logits.hpp"
 #include "runtime/models/registry.hpp"
-#include "runtime/models/vocabulary_head.hpp"
 #include "runtime/models/whisper_encoder.hpp"
 
 namespace troupe {
@@ -113,8 +113,11 @@ class WhisperModel final : public Model {
         positions_(loader.table("model.decoder.embed_positions", config.max_positions,
                                 config.hidden_size)),
         norm_(WhisperLayer::load_norm(loader, "model.decoder.layer_norm", config)),
-        head_(loader, config.tie_word_embeddings ? "model.decoder.embed_tokens" : "proj_out",
-              config.vocab_size, config.hidden_size),
+        head_(loader,
+              {{config.tie_word_embeddings ? "model.decoder.embed_tokens" : "proj_out",
+                config.vocab_size, loader.shard(config.vocab_size)}},
+              config.hidden_size, false, MatrixRole::kHead),
+        tensor_parallel_size_(loader.parallel().tensor_parallel_size),
         device_batch_(device) {
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
       layers_.push_back(std::make_unique<const WhisperLayer>(
@@ -148,8 +151,11 @@ class WhisperModel final : public Model {
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override {
     return encoder_.check_item(item);
   }
-  void encode(const EncoderItem& item, Matrix out) override {
-    encoder_.encode(device_, Scratch(activations_.bytes()), item, out);
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override {
+    return encoder_.num_item_slices();
+  }
+  void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) override {
+    encoder_.encode_slice(device_, Scratch(activations_.bytes()), item, slice, out);
   }
 
   Result<void> reserve(const BatchLimits& limits) override {
@@ -165,7 +171,11 @@ class WhisperModel final : public Model {
     const std::int64_t streams =
         kNumStreams * Scratch::padded_bytes(num_tokens, config_.hidden_size);
     add(encoder_.memory(device_), 0);
-    add(head_.memory(device_, limits.max_num_logit_rows), 0);
+    add({.scratch_bytes = gather_logits_bytes(limits.max_num_logit_rows, head_.spec().num_rows,
+                                              tensor_parallel_size_),
+         .workspace_bytes =
+             device_.ops().matmul_workspace_bytes(head_.spec(), limits.max_num_logit_rows)},
+        0);
     for (const auto& layer : layers_) {
       add(layer->self_attention.memory(device_, mixer_limits), streams);
       add(layer->cross_attention.memory(device_, mixer_limits), streams);
@@ -229,7 +239,9 @@ class WhisperModel final : public Model {
   }
 
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override {
-    head_.apply(device_, Scratch(activations_.bytes()), hidden, peers, out);
+    gather_logits(device_, Scratch(activations_.bytes()), peers, out, [&](Matrix part) {
+      head_.apply(device_.ops(), device_.context(), hidden, part);
+    });
   }
 
  private:
@@ -249,7 +261,8 @@ class WhisperModel final : public Model {
   EmbeddingTable positions_;
   std::vector<std::unique_ptr<const WhisperLayer>> layers_;
   LayerNorm norm_;
-  VocabularyHead head_;
+  Linear head_;  ///< rows of this rank
+  std::int32_t tensor_parallel_size_;
   std::int64_t weight_bytes_ = 0;
   DeviceMemory activations_;
   DeviceBatch device_batch_;

@@ -76,8 +76,9 @@ Result<void> WhisperEncoder::check_item(const EncoderItem& item) const {
   return {};
 }
 
-void WhisperEncoder::encode(Device& device, Scratch scratch, const EncoderItem& item,
-                            Matrix out) const {
+void WhisperEncoder::encode_slice(Device& device, Scratch scratch, const EncoderItem& item,
+                                  std::int64_t slice, Matrix out) const {
+  CHECK(slice == 0, slice);
   const OpTable& ops = device.ops();
   const OpContext context = device.context();
   const std::int64_t num_rows = config_.num_rows;

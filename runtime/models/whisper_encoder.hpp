@@ -22,8 +22,10 @@ class WhisperEncoder final : public ItemTower {
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override { return config_.num_rows; }
   /// values: log-mel features, [num_mels, 2 num_rows].
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override;
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override { return 1; }
   /// out: the hidden states behind the last norm, [num_rows, hidden_size].
-  void encode(Device& device, Scratch scratch, const EncoderItem& item, Matrix out) const override;
+  void encode_slice(Device& device, Scratch scratch, const EncoderItem& item, std::int64_t slice,
+                    Matrix out) const override;
   [[nodiscard]] MixerMemory memory(Device& device) const noexcept override;
 
  private:

@@ -416,14 +416,25 @@ Image center_crop(const Image& image, std::int32_t width, std::int32_t height) {
   return crop;
 }
 
+std::vector<float> PixelTensor::values() const {
+  std::vector<float> all;
+  all.reserve(levels.size());
+  const std::size_t num_pixels = levels.size() / 3;
+  for (std::size_t i = 0; i < levels.size(); ++i)
+    all.push_back(level_values[i / num_pixels * 256 + levels[i]]);
+  return all;
+}
+
 PixelTensor normalized_pixels(const Image& image, const ImageProcessorSettings& settings,
                               ResizeKind kind) {
-  PixelTensor tensor{{3, image.height, image.width}, std::vector<float>(image.rgb.size())};
+  PixelTensor tensor{
+      {3, image.height, image.width}, std::vector<std::uint8_t>(image.rgb.size()), {}};
   const std::size_t num_pixels = image.rgb.size() / 3;
   for (std::size_t c = 0; c < 3; ++c) {
     const std::array<float, 256> values = channel_values(settings, c, kind);
-    float* out = &tensor.values[c * num_pixels];
-    for (std::size_t i = 0; i < num_pixels; ++i) out[i] = values[image.rgb[i * 3 + c]];
+    tensor.level_values.insert(tensor.level_values.end(), values.begin(), values.end());
+    std::uint8_t* out = &tensor.levels[c * num_pixels];
+    for (std::size_t i = 0; i < num_pixels; ++i) out[i] = image.rgb[i * 3 + c];
   }
   return tensor;
 }

@@ -58,10 +58,14 @@ struct ImageProcessorSettings {
   std::int32_t image_seq_length = 256;  ///< soft tokens per tensor
 };
 
-/// float32 [3, height, width]: the channels one after the other.
+/// [3, height, width], the channels one after the other: a byte per value, and of each channel
+/// what its 256 bytes stand for.
 struct PixelTensor {
   std::array<std::int64_t, 3> shape{};
-  std::vector<float> values;
+  std::vector<std::uint8_t> levels;
+  std::vector<float> level_values;  ///< [3, 256]
+
+  [[nodiscard]] std::vector<float> values() const;
 };
 
 /// A constant value: any thread may use it.
@@ -83,8 +87,8 @@ class ImageProcessor {
   [[nodiscard]] Result<ImageProcessor> with_kwargs(const nlohmann::json& kwargs) const;
 
   /// The picture, then its parts if pan and scan is on: each resized, cropped, rescaled and
-  /// normalised in float32. Errors: kInvalidArgument (an empty picture, or one that would become
-  /// too large; see pan_and_scan_boxes).
+  /// normalised, its values in float32. Errors: kInvalidArgument (an empty picture, or one that
+  /// would become too large; see pan_and_scan_boxes).
   [[nodiscard]] Result<std::vector<PixelTensor>> process(const Image& image) const;
 
   [[nodiscard]] const ImageProcessorSettings& settings() const noexcept { return settings_; }

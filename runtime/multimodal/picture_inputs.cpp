@@ -131,7 +131,8 @@ Result<PictureInputs::CachedPicture> PictureInputs::process(const PictureSource&
   ASSIGN_OR_RETURN(const Image image, decode_image(encoded, options_.limits));
   ASSIGN_OR_RETURN(const std::vector<PixelTensor> tensors, processor.process(image));
   for (const PixelTensor& tensor : tensors)
-    picture.processed.push_back(pack_encoder_input(tensor.shape, tensor.values));
+    picture.processed.push_back(
+        pack_encoder_levels(tensor.shape, tensor.level_values, tensor.levels));
   keep(picture);
   return picture;
 }

@@ -13,6 +13,7 @@
 #include "messages/control.hpp"
 #include "messages/engine_output.hpp"
 #include "messages/request.hpp"
+#include "runtime/config/group_roles.hpp"
 
 namespace troupe {
 
@@ -51,11 +52,15 @@ class RecentMap {
 ///
 ///   max(in flight, waiting + running) + waiting * 6 * max(0, kv cache usage - 0.5) - locality
 ///
+/// A group that has served the request's adapter counts as having served kAdapterLocality pieces
+/// more: others may have to read it from its folder.
+///
 /// This is vLLM's score plus locality: the number of leading pieces of the prompt that the group
 /// has served, at most kMaxLocality. A cached prefix thus attracts requests to its group, but at
 /// most that many ahead of the others. Ties are resolved round-robin.
-/// group has served, at most kMaxLocality. So a cached prefix draws requests to its group, and
-/// never more than that many of them ahead of the others. Groups that are equal take turns.
+///
+/// Groups with the role kPrefill get prompts only, of which the group that goes on would have to
+/// compute at least so many tokens, and whole requests while there is no other group.
 class Coordinator {
  public:
   /// A piece of a prompt: the cached prefix is estimated by text, since the prompt is not tokenized
@@ -65,18 +70,29 @@ class Coordinator {
   static constexpr std::size_t kMaxKnownPieces = 1 << 16;  ///< per group
   static constexpr std::size_t kMaxSessions = 1 << 16;
   static constexpr std::int32_t kMaxLocality = 8;
+  static constexpr std::size_t kMaxKnownAdapters = 64;  ///< per group
+  static constexpr std::int32_t kAdapterLocality = 4;
+
+  static constexpr std::size_t kBytesPerToken = 4;  ///< of token ids; of text, a guess
 
   explicit Coordinator(std::size_t num_groups);
+  /// A prompt of at least min_split_tokens is computed by a group of the role kPrefill.
+  Coordinator(std::vector<GroupRole> roles, std::int64_t min_split_tokens);
 
   /// A group that accepts requests.
   struct Candidate {
     std::size_t group = 0;
     std::int32_t num_in_flight = 0;  ///< samples
   };
-  /// Returns the selected candidate's group, and counts the request as sent to it. Pre: candidates
-  /// is not empty.
-  [[nodiscard]] std::size_t route(const GenerateRequest& request, const Placement& placement,
-                                  std::span<const Candidate> candidates);
+  struct Route {
+    std::size_t group = 0;
+    bool prefill_only = false;  ///< of a request that may be split
+    bool operator==(const Route&) const = default;
+  };
+  /// Selects one of the candidates, and counts the request as sent to its group. Pre: candidates is
+  /// not empty.
+  [[nodiscard]] Route route(const GenerateRequest& request, const Placement& placement,
+                            std::span<const Candidate> candidates, bool may_split = false);
 
   /// The load report of the group's Scheduler after a step.
   void observe(std::size_t group, const SchedulerStats& stats);
@@ -90,14 +106,23 @@ class Coordinator {
     double running = 0;
     double kv_cache_usage = 0;
     RecentMap<std::uint64_t, Empty> pieces{kMaxKnownPieces};
+    RecentMap<std::int32_t, Empty> adapters{kMaxKnownAdapters};
   };
 
-  [[nodiscard]] std::size_t choose(const Placement& placement,
-                                   std::span<const std::uint64_t> pieces,
+  /// What a request has that groups may know.
+  struct Known {
+    std::vector<std::uint64_t> pieces;
+    std::int32_t adapter = 0;  ///< its id; 0: none
+  };
+  [[nodiscard]] std::size_t choose(const Placement& placement, const Known& request,
                                    std::span<const Candidate> candidates);
-  [[nodiscard]] double score(const Candidate& candidate,
-                             std::span<const std::uint64_t> pieces) const;
+  [[nodiscard]] double score(const Candidate& candidate, const Known& request) const;
 
+  [[nodiscard]] std::size_t num_known_pieces(std::size_t group,
+                                             std::span<const std::uint64_t> pieces) const;
+
+  std::vector<GroupRole> roles_;
+  std::int64_t min_split_tokens_ = 0;
   std::vector<Group> groups_;
   RecentMap<std::string, std::size_t> sessions_{kMaxSessions};
   std::size_t turn_ = 0;

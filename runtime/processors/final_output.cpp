@@ -62,6 +62,8 @@ void append_output(RequestOutput& into, RequestOutput&& from) {
   }
   for (CompletionOutput& sample : from.outputs) append_sample(into.outputs, std::move(sample));
   append(into.finished_times, std::move(from.finished_times));
+  if (!from.kv_transfer_params.empty())
+    into.kv_transfer_params = std::move(from.kv_transfer_params);
   into.finished = from.finished;
   into.error = std::move(from.error);
   if (!into.finished) return;

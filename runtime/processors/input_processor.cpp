@@ -146,6 +146,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.arrival_time = request.arrival_time;
   sample.priority = request.priority;
   sample.cache_salt = std::move(request.cache_salt);
+  sample.lora = std::move(request.lora);
   sample.limits = request.limits;
   sample.age_s = request.age_s;
   if (resubmitted) {

@@ -48,6 +48,7 @@ class OutputRequestState {
   std::vector<std::unique_ptr<OutputSample>> samples;
   std::int32_t num_unfinished = 0;
   std::int32_t num_prompt_tokens = 0;
+  std::string kv_transfer_params;  // for the client
 
  private:
   std::vector<PositionLogprobs> prompt_logprobs_;
@@ -68,7 +69,10 @@ PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
           .num_cache_creation_tokens =
               std::max(a.num_cache_creation_tokens, b.num_cache_creation_tokens),
           .num_mm_queries = a.num_mm_queries + b.num_mm_queries,
-          .num_mm_hits = a.num_mm_hits + b.num_mm_hits};
+          .num_mm_hits = a.num_mm_hits + b.num_mm_hits,
+          .num_host_cached_tokens = a.num_host_cached_tokens + b.num_host_cached_tokens,
+          .num_disk_cached_tokens = a.num_disk_cached_tokens + b.num_disk_cached_tokens,
+          .num_peer_cached_tokens = a.num_peer_cached_tokens + b.num_peer_cached_tokens};
 }
 
 }  // namespace
@@ -91,6 +95,7 @@ RequestOutput OutputRequestState::start_output() {
   RequestOutput output;
   output.id = request.id;
   output.finished = num_unfinished == 0;
+  if (output.finished) output.kv_transfer_params = std::move(kv_transfer_params);
   if (!std::exchange(had_output_, true)) {
     output.prompt_token_ids = request.prompt_token_ids;
     request.prompt_token_ids = {};
@@ -220,6 +225,8 @@ void OutputProcessor::process_one(EngineCoreOutput& output, ProcessedOutputs& pr
   if (output.new_prompt_logprobs) {
     state.add_prompt_logprobs(*output.new_prompt_logprobs, *token_strings_);
   }
+  if (!output.kv_transfer_params.empty())
+    state.kv_transfer_params = std::move(output.kv_transfer_params);
   if (sample.add(output, *token_strings_)) processed.to_abort.push_back(output.id);
   if (sample.finished()) {
     samples_.erase(found);

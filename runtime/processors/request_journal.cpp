@@ -9,6 +9,7 @@
 #include "runtime/base/guard.hpp"
 #include "runtime/base/request_time.hpp"
 #include "runtime/processors/final_output.hpp"
+#include "runtime/processors/split_request.hpp"
 
 namespace troupe {
 namespace {
@@ -72,7 +73,7 @@ std::vector<RequestJournal::Submission> RequestJournal::take_submissions(Coordin
   choose_quarantine();
   if (quarantine_ && !quarantined_ && groups_[*quarantine_].num_requests == 0) {
     quarantined_ = suspects_.begin()->second;
-    submissions.push_back(hand_out(suspects_, *quarantine_));
+    submissions.push_back(hand_out(suspects_, {.group = *quarantine_}));
     if (submissions.back().error) quarantined_.reset();
   }
   std::vector<Coordinator::Candidate> candidates;
@@ -84,10 +85,13 @@ std::vector<RequestJournal::Submission> RequestJournal::take_submissions(Coordin
   submissions.reserve(submissions.size() + waiting_.size());
   while (!waiting_.empty()) {
     const Entry& next = entries_.at(waiting_.begin()->second);
-    const std::size_t group = coordinator.route(next.request, next.placement, candidates);
-    submissions.push_back(hand_out(waiting_, group));
+    const Coordinator::Route route = coordinator.route(
+        next.request, next.placement, candidates,
+        next.kv_transfer_params.empty() && may_split(next.request, next.placement));
+    submissions.push_back(hand_out(waiting_, route));
     for (Coordinator::Candidate& candidate : candidates) {
-      if (candidate.group == group) candidate.num_in_flight = groups_[group].num_samples;
+      if (candidate.group == route.group)
+        candidate.num_in_flight = groups_[route.group].num_samples;
     }
   }
   return submissions;
@@ -109,13 +113,18 @@ void RequestJournal::choose_quarantine() {
   if (quarantine_ && groups_[*quarantine_].num_requests > 0 && one_returns) quarantine_.reset();
 }
 
-RequestJournal::Submission RequestJournal::hand_out(Queue& queue, std::size_t group) {
+RequestJournal::Submission RequestJournal::hand_out(Queue& queue, Coordinator::Route route) {
   const auto found = entries_.find(queue.begin()->second);
   CHECK(found != entries_.end(), value(queue.begin()->second));
+  const std::size_t group = route.group;
   Submission submission{.group = group, .request = {}, .again = found->second.taken_back};
   submission.error = guard([&] {
-    submission.request = found->second.request;
-    submission.placement = found->second.placement;
+    const Entry& entry = found->second;
+    submission.request = route.prefill_only ? prompt_of(entry.request) : entry.request;
+    submission.placement = entry.placement;
+    if (route.prefill_only) submission.placement.kv_transfer_params = kHoldParams;
+    if (!entry.kv_transfer_params.empty())
+      submission.placement.kv_transfer_params = entry.kv_transfer_params;
   });
   if (submission.error) {
     submission.request = {};
@@ -127,14 +136,38 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, std::size_t gr
   Entry& entry = found->second;
   end_waiting(entry);
   entry.group = group;
+  entry.prefill_only = route.prefill_only;
+  entry.kv_transfer_params.clear();  // blocks are loaded once
   entry.tokens_before = count_tokens(entry.request);
   ++groups_[group].num_requests;
   groups_[group].num_samples += entry.request.params.n;
   return submission;
 }
 
-std::vector<RequestJournal::Failure> RequestJournal::record(const RequestOutputs& outputs) {
+/// Of a prompt that a group computes for another one. True: its client has nothing to receive.
+bool RequestJournal::take_prefill(Entries::iterator entry, RequestOutput& output) {
+  if (!output.finished) return true;
+  const bool has_failed = output.error || output.outputs.empty();
+  const auto reason = has_failed ? std::nullopt : output.outputs.front().finish_reason;
+  const bool is_done = reason == FinishReason::kLength || reason == FinishReason::kStop;
+  if (!is_done || entry->second.aborted) {
+    if (is_done) output = final_output(entry->second.request, FinishReason::kAbort);
+    return false;
+  }
+  take_back(entry->second);
+  // Without any, the next group computes the prompt: this one has had its turn.
+  entry->second.kv_transfer_params =
+      output.kv_transfer_params.empty() ? "{}" : std::move(output.kv_transfer_params);
+  waiting_.emplace(entry->second.sequence, entry->first);
+  return true;
+}
+
+std::vector<RequestJournal::Failure> RequestJournal::record(RequestOutputs& outputs) {
   std::vector<Failure> failures;
+  std::erase_if(outputs.outputs, [this](RequestOutput& output) {
+    const auto entry = entries_.find(output.id);
+    return entry != entries_.end() && entry->second.prefill_only && take_prefill(entry, output);
+  });
   for (const RequestOutput& output : outputs.outputs) {
     const auto entry = entries_.find(output.id);
     if (entry == entries_.end()) continue;
@@ -248,6 +281,7 @@ void RequestJournal::take_back(Entry& entry) {
   --group.num_requests;
   group.num_samples -= entry.request.params.n;
   entry.group.reset();
+  entry.prefill_only = false;
   if (quarantined_ == entry.request.id) quarantined_.reset();
 }
 

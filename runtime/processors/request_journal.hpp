@@ -35,6 +35,9 @@ namespace troupe {
 /// five kills without a token. (Kills by the OOM killer are detected, and count as crashes:
 /// ProcessEnd.)
 ///
+/// A prefill group computes a prompt only (prompt_of); its answer says where the KV is, and the
+/// request waits for a group that goes on. If either group is lost meanwhile it begins anew.
+///
 /// Every added request ends once: with a finished output passed to `record`, or with one returned
 /// by a function here.
 class RequestJournal {
@@ -68,13 +71,13 @@ class RequestJournal {
   /// there is no group.
   [[nodiscard]] std::vector<Submission> take_submissions(Coordinator& coordinator);
 
-  /// Records what clients receive. Returns those that could not be recorded, with the reason, to be
-  /// aborted.
+  /// Records what clients receive; what they do not, because another group goes on with the
+  /// request, is removed. Returns those that could not be recorded, with the reason, to be aborted.
   struct Failure {
     RequestId id{};
     Error error;
   };
-  std::vector<Failure> record(const RequestOutputs& outputs);
+  std::vector<Failure> record(RequestOutputs& outputs);
 
   struct ToEngine {
     std::size_t group = 0;
@@ -134,6 +137,8 @@ class RequestJournal {
       return num_crashes >= kSuspectCrashes || kill_score >= kSuspectKills;
     }
     std::optional<std::size_t> group;  // none: it waits
+    bool prefill_only = false;         // the group computes its prompt, for another one
+    std::string kv_transfer_params;    // what that group has answered, for the next one
     bool aborted = false;              // the group has been told
     bool taken_back = false;           // it waits, and has been in a group before
   };
@@ -150,7 +155,8 @@ class RequestJournal {
   void note(Entry& entry, const CompletionOutput& output);
   static void count_loss(Entry& entry, LossCause cause, bool was_alone);
   void choose_quarantine();
-  Submission hand_out(Queue& queue, std::size_t group);
+  Submission hand_out(Queue& queue, Coordinator::Route route);
+  [[nodiscard]] bool take_prefill(Entries::iterator entry, RequestOutput& output);
   void take_back(Entry& entry);
   void end_waiting(Entry& entry);
   void abort_one(RequestId id, Aborted& aborted);

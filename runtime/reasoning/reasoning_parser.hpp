@@ -17,6 +17,10 @@ class ReasoningParser {
 
   /// Appends to `reasoning` and `answer`.
   void feed(std::string_view text, std::string& reasoning, std::string& answer);
+  /// Whether the text so far ends in reasoning.
+  [[nodiscard]] bool is_inside() const noexcept {
+    return state_ == State::kStart || state_ == State::kInside;
+  }
   /// The text is complete.
   void finish(std::string& reasoning, std::string& answer);
 
@@ -25,7 +29,7 @@ class ReasoningParser {
   [[nodiscard]] bool step(bool ended, std::string& reasoning, std::string& answer);
   [[nodiscard]] bool start_step(bool ended);
 
-  const ReasoningFormat format_;
+  ReasoningFormat format_;
   State state_;
   std::string buffer_;
 };

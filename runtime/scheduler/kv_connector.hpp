@@ -8,8 +8,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "messages/cache.hpp"
+#include "messages/kv_events.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
 #include "runtime/scheduler/request_state.hpp"
@@ -24,6 +27,10 @@ class KVConnector {
 
   /// The request has been added; what determines the hashes of its blocks.
   virtual void on_new_request(const KVCacheRequest&) {}
+  /// Ranks, and where their workers' sides are reached: known with the result of a step.
+  virtual void set_endpoints(std::span<const std::pair<std::int32_t, std::string>>) {}
+  /// The same request, if it has kv_transfer_params.
+  virtual void on_transfer_params(const RequestState&) {}
 
   struct Match {
     std::int32_t num_tokens = 0;  ///< beyond the local ones
@@ -39,14 +46,25 @@ class KVConnector {
   virtual void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
                                         std::int32_t num_external_tokens) = 0;
 
+  /// Of how many tokens request_finished is to get the blocks. What the next token does not attend
+  /// to is not among them.
+  [[nodiscard]] virtual std::int32_t num_tokens_to_keep(const RequestState& request) const {
+    return request.num_computed_tokens;
+  }
   struct Finished {
     bool delay_free = false;         ///< keep the blocks until they are reported as sent
     std::string kv_transfer_params;  ///< for the client: a JSON object, or empty
   };
-  /// The request has finished, see request.status, and is not used after this call. `blocks` are
-  /// those of its computed tokens.
+  /// The request has finished, see request.status, and is not used after this call.
   [[nodiscard]] virtual Finished request_finished(const RequestState& request,
                                                   const BlockTable& blocks) = 0;
+
+  /// Where the tokens of the last match of a request come from.
+  enum class Medium : std::uint8_t { kHost, kDisk, kPeer };
+  [[nodiscard]] virtual Medium medium(const RequestState&) const { return Medium::kHost; }
+
+  /// What has been stored and dropped since the last call, in order.
+  [[nodiscard]] virtual std::vector<KVCacheEvent> take_events() { return {}; }
 
   /// Metadata for the workers, with every step.
   [[nodiscard]] virtual std::string build_connector_metadata(const SchedulerOutput&) { return {}; }

@@ -44,6 +44,7 @@ RequestState::RequestState(EngineCoreRequest request)
       max_tokens(pooling ? 1 : params.max_tokens.value_or(1)),
       status(params.structured_outputs ? RequestStatus::kWaitingForGrammar
                                        : RequestStatus::kWaiting),
+      session_id(std::move(request.session_id)),
       kv_transfer_params(std::move(request.kv_transfer_params)) {
   if (!resubmitted) prefill_stats.emplace(PrefillStats{.num_prompt_tokens = num_prompt_tokens});
   if (!resubmitted) return;

@@ -89,7 +89,10 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   added->events.push_back({EngineEventKind::kQueued, now});
   start_clock(*added, limits, age_s);
   enter_turns(*added);
-  if (connector_ != nullptr) connector_->on_new_request(cached);
+  if (connector_ != nullptr) {
+    connector_->on_new_request(cached);
+    if (!added->kv_transfer_params.empty()) connector_->on_transfer_params(*added);
+  }
   kv_updates_.new_requests.push_back(std::move(cached));
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
@@ -182,12 +185,10 @@ void Scheduler::free_request(RequestState& request) {
   ended_.push_back(&request);
 }
 
-/// Its blocks are no longer needed.
+/// Nobody uses its blocks any more.
 void Scheduler::forget(RequestState& request) {
-  if (request.holds_blocks_after_end) --num_holding_after_end_;
-  if (must_defer_free(request)) free_blocks(request);
-  tell_kv(KVCacheCommandKind::kForgetRequest, request.id);
-  requests_.erase(request.id);
+  if (std::exchange(request.holds_blocks_after_end, false)) --num_holding_after_end_;
+  if (!keep_blocks(request)) drop(request);
 }
 
 /// Moves the request back to the waiting queue; it keeps its tokens, which are recomputed.
@@ -231,6 +232,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   if (!plan.preempted && pause_state_ != PauseState::kPausedAll) co_await schedule_waiting(plan);
 
   SchedulerOutput output = build_output(plan);
+  if (config_.encode_ahead) plan_encode_ahead(plan, output);
   if (ec_connector_ != nullptr) start_encoder_loads(plan);
   if (config_.has_block_ops) {
     GetBlockOps question{take_kv_updates()};
@@ -437,6 +439,8 @@ void Scheduler::flush() {
 Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool reset_connector) {
   now_ = now;
   if (!ended_.empty()) co_await release_ended();
+  while (drop_kept()) {
+  }
   if (preempt_running) {
     while (!running_.empty()) {
       RequestState& last = *running_.back();
@@ -487,6 +491,7 @@ Task<bool> Scheduler::recover_from_failed_steps(std::span<const SchedulerOutput>
     if (step.total_num_scheduled_tokens > 0) pass_fence();
   }
   if (connector_ != nullptr) connector_->on_failed_steps();
+  ahead_.reset();  // the workers may not have it
   reset_encoder_cache();
   const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);
   co_return ok;

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -233,6 +235,12 @@ class Scheduler {
   void pass_fence();
   void count_kv_loads(SchedulerStats& stats) const;
 
+  // scheduler_sessions.cpp
+  bool keep_blocks(RequestState& request);
+  bool drop_kept();
+  void drop_expired();
+  void drop(RequestState& request);
+
   // scheduler_structured.cpp
   bool waits_for_grammar(RequestState& request);
   void advance_grammar(RequestState& request, std::span<const TokenId> kept);
@@ -251,11 +259,13 @@ class Scheduler {
                              const EncoderInputsPlanned& inputs);
 
   void find_external_items(const RequestState& request, PlanEncoderInputs& question);
+  void find_items_ahead(const RequestState& request, PlanEncoderInputs& question);
+  void plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output);
   void add_item_users(std::span<const MultiModalFeature> items);
   void release_items(const RequestState& request);
   void release_items(RequestId id, std::span<const std::string> identifiers);
   void start_encoder_loads(const StepPlan& plan);
-  void take_encoder_transfers(const ECConnectorOutput& report);
+  void take_encoder_report(const ECConnectorOutput& report);
 
   // scheduler.cpp
   [[nodiscard]] bool must_stand_back(const RequestState& request) const;
@@ -311,6 +321,9 @@ class Scheduler {
   RequestQueue waiting_;
   RequestQueue holding_;
   std::set<std::pair<double, RequestId>> deadlines_;  ///< of the requests that have one
+  /// Requests that have ended and keep their blocks, by the time when they do no longer.
+  std::set<std::pair<double, RequestId>> kept_;
+  std::map<std::pair<std::uint32_t, std::string>, RequestId> kept_sessions_;  ///< by tenant, name
   std::int32_t num_deferred_ = 0;
   std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
   PauseState pause_state_ = PauseState::kUnpaused;
@@ -337,6 +350,22 @@ class Scheduler {
   SpecDecodingStats spec_stats_;
   std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations
+
+  // Only with encode_ahead.
+  /// The item that the workers encode, or have encoded.
+  struct ItemAhead {
+    RequestId request{};
+    std::string identifier;
+    bool is_encoded = false;
+  };
+  std::optional<ItemAhead> ahead_;
+  struct WantedItem {
+    RequestId request{};
+    std::int32_t item = 0;
+    bool is_running = false;
+  };
+  std::optional<WantedItem> wanted_ahead_;  ///< the first one that the plan waits for
+  bool ahead_is_reached_ = false;           ///< the plan has come to where ahead_ is needed
 
   // Only with an EC connector.
   std::unordered_map<std::string, std::int32_t> item_users_;  ///< by identifier

@@ -138,7 +138,8 @@ void add_remote_prefill(std::string& kv_transfer_params, const PrefillStats& sta
 Task<bool> Scheduler::release_ended(std::span<EngineCoreOutput> outputs) {
   const std::vector<RequestState*> ended = std::exchange(ended_, {});
   for (RequestState* const request : ended) {
-    ReadBlockTable question{take_kv_updates(), request->id, request->num_computed_tokens,
+    ReadBlockTable question{take_kv_updates(), request->id,
+                            connector_->num_tokens_to_keep(*request),
                             request->num_in_flight_tokens};
     const BlockTableRead answer = co_await kv_cache_.read_block_table(std::move(question));
     num_free_blocks_ = answer.num_free_blocks;

@@ -1,5 +1,7 @@
 // Time limits of requests (RequestLimits): queueing time and total time.
 
+#include <algorithm>
+
 #include "runtime/base/check.hpp"
 #include "runtime/base/request_time.hpp"
 #include "runtime/scheduler/scheduler.hpp"
@@ -36,13 +38,14 @@ void Scheduler::stop_queue_clock(RequestState& request) {
 }
 
 double Scheduler::next_deadline() const noexcept {
-  if (deadlines_.empty()) return kNever;
-  return deadlines_.begin()->first;
+  return std::min(deadlines_.empty() ? kNever : deadlines_.begin()->first,
+                  kept_.empty() ? kNever : kept_.begin()->first);
 }
 
 EngineCoreOutputs Scheduler::expire_requests(double now) {
   now_ = now;
   EngineCoreOutputs outputs{.engine_index = config_.engine_index, .time = now};
+  drop_expired();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const RequestId id = deadlines_.begin()->second;
     const auto known = requests_.find(id);

@@ -32,12 +32,19 @@ Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& re
                              .max_new_tokens = std::max(num_new, most_tokens(budget)),
                              .budget = budget.encoder_embeds};
   if (ec_connector_ != nullptr) find_external_items(request, question);
+  const std::vector<std::int32_t> lookups = question.pending_items;
+  if (config_.encode_ahead) find_items_ahead(request, question);
   EncoderInputsPlanned answer = co_await encoder_cache_->plan(std::move(question));
   if (answer.mismatch)
     failures_.emplace_back(
         request.id,
         invalid_argument("one multimodal identifier is used for items of different sizes"));
-  encoder_lookups_pending_ |= answer.is_pending;
+  if (answer.is_pending()) {
+    const bool is_lookup = std::ranges::find(lookups, answer.pending_item) != lookups.end();
+    encoder_lookups_pending_ |= is_lookup;
+    if (!is_lookup && !wanted_ahead_)
+      wanted_ahead_ = {request.id, answer.pending_item, request.status == RequestStatus::kRunning};
+  }
   co_return answer;
 }
 
@@ -55,6 +62,58 @@ void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
   for (const auto* items : {&inputs.items, &inputs.external_items, &inputs.duplicates})
     for (const std::int32_t item : *items)
       tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
+}
+
+// ---- items that are encoded ahead ---------------------------------------------------------------
+
+/// Those that the step may reach wait, but for one that has been encoded: the first one that is
+/// not cached is to be next.
+void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs& question) {
+  const auto is_in = [](const std::vector<std::int32_t>& list, std::int32_t item) {
+    return std::ranges::find(list, item) != list.end();
+  };
+  const std::int32_t begin = question.num_computed_tokens;
+  const std::int32_t end = begin + question.max_new_tokens + question.shift;
+  for (std::size_t i = 0; i < request.mm_features.size(); ++i) {
+    const MultiModalFeature& item = request.mm_features[i];
+    if (item.offset + item.length <= begin) continue;
+    if (item.offset >= end) break;
+    const auto index = static_cast<std::int32_t>(i);
+    const bool is_ready = ahead_ && ahead_->is_encoded && ahead_->identifier == item.identifier;
+    ahead_is_reached_ |= is_ready;
+    if (!is_ready && !is_in(question.external_items, index) &&
+        !is_in(question.pending_items, index))
+      question.pending_items.push_back(index);
+  }
+}
+
+/// Of the step that is planned. The workers have room for one such output. It waits for the step
+/// that needs it, but gives way where a request that holds blocks waits for another one, or where
+/// no request came to it.
+void Scheduler::plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output) {
+  const auto wanted = std::exchange(wanted_ahead_, std::nullopt);
+  const bool is_reached = std::exchange(ahead_is_reached_, false);
+  if (ahead_) {
+    const auto uses_it = [&](const ScheduledRequest& entry) {
+      return std::ranges::any_of(entry.encoder_items.of(plan.encoder_items), [&](std::int32_t i) {
+        return entry.request->mm_features[static_cast<std::size_t>(i)].identifier ==
+               ahead_->identifier;
+      });
+    };
+    const bool is_used = std::ranges::any_of(plan.scheduled, uses_it);
+    const bool gives_way = ahead_->is_encoded && wanted && (wanted->is_running || !is_reached);
+    if (is_used || gives_way || request(ahead_->request) == nullptr) ahead_.reset();
+  }
+  if (!ahead_ && wanted) {
+    const RequestState& owner = *requests_.at(wanted->request);
+    const MultiModalFeature& item = owner.mm_features[static_cast<std::size_t>(wanted->item)];
+    ahead_ = {.request = owner.id, .identifier = item.identifier};
+    output.encode_ahead = item;
+  } else if (ahead_ && !ahead_->is_encoded) {
+    output.encode_ahead.emplace();
+    output.encode_ahead->identifier = ahead_->identifier;
+  }
+  if (output.encode_ahead) output.encode_ahead_ms = config_.encode_ahead_ms;
 }
 
 // ---- EC connector -------------------------------------------------------------------------------
@@ -118,8 +177,10 @@ void Scheduler::start_encoder_loads(const StepPlan& plan) {
   }
 }
 
-void Scheduler::take_encoder_transfers(const ECConnectorOutput& report) {
-  CHECK(ec_connector_ != nullptr);
+void Scheduler::take_encoder_report(const ECConnectorOutput& report) {
+  for (const std::string& identifier : report.encoded_ahead)
+    if (ahead_ && ahead_->identifier == identifier) ahead_->is_encoded = true;
+  if (ec_connector_ == nullptr) return;
   encoder_transfer_stats_.num_failed += static_cast<std::int32_t>(report.failed.size());
   encoder_transfer_stats_.num_saved += static_cast<std::int32_t>(report.saved.size());
   ec_connector_->update_connector_output(report);

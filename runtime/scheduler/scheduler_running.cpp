@@ -109,12 +109,14 @@ Reply<SlotsAllocated> Scheduler::ask_num_cached(const RequestState& request) {
 /// blocks that are about to become free.
 Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized) {
   while (true) {
-    if (connector_ != nullptr && connector_->has_pending_block_frees()) co_return false;
-    RequestState* const victim = choose_victim();
-    if (must_defer_free(*victim)) co_return false;
-    preempt_running(plan, victim);
-    plan.preempted = true;
-    if (victim == sized.request) co_return false;
+    if (!drop_kept()) {
+      if (connector_ != nullptr && connector_->has_pending_block_frees()) co_return false;
+      RequestState* const victim = choose_victim();
+      if (must_defer_free(*victim)) co_return false;
+      preempt_running(plan, victim);
+      plan.preempted = true;
+      if (victim == sized.request) co_return false;
+    }
     const SlotsAllocated answer = co_await ask_slots(std::span(&sized, 1));
     record_evicted(answer.evicted);
     if (answer.num_allocated == 1) {

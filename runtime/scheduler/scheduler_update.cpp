@@ -64,10 +64,11 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   std::vector<RequestId> lost;
   if (!result.kv_connector.empty()) {
     CHECK(connector_ != nullptr);
+    connector_->set_endpoints(result.kv_connector.endpoints);
     lost = co_await take_failed_loads(step, result.kv_connector);
   }
 
-  if (!result.ec_connector.empty()) take_encoder_transfers(result.ec_connector);
+  if (!result.ec_connector.empty()) take_encoder_report(result.ec_connector);
 
   std::size_t next_token = 0;
   StepResult part{.output = &result};
@@ -334,6 +335,17 @@ void Scheduler::record_evicted(std::span<const BlockResidency> evicted) {
   evicted_blocks_.insert(evicted_blocks_.end(), evicted.begin(), evicted.end());
 }
 
+namespace {
+
+/// Sorted, each once.
+void add_adapter_name(const RequestState& request, std::vector<std::string>& names) {
+  if (!request.lora) return;
+  const auto place = std::lower_bound(names.begin(), names.end(), request.lora->name);
+  if (place == names.end() || *place != request.lora->name) names.insert(place, request.lora->name);
+}
+
+}  // namespace
+
 SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   SchedulerStats stats;
   stats.num_running_reqs = static_cast<std::int32_t>(running_.size());
@@ -351,6 +363,11 @@ SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   stats.encoder_transfer = std::exchange(encoder_transfer_stats_, {});
   stats.evicted_blocks = std::exchange(evicted_blocks_, {});
   if (connector_ != nullptr) count_kv_loads(stats);
+  if (config_.max_loras > 0) {
+    for (const RequestState* request : running_) add_adapter_name(*request, stats.running_adapters);
+    for (const RequestState* request : waiting_.list())
+      add_adapter_name(*request, stats.waiting_adapters);
+  }
   return stats;
 }
 

@@ -63,7 +63,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
     }
     if (admission == Admission::kStop) break;
     if (admission == Admission::kDoesNotFit) {
-      if (preempt_for(plan, request)) continue;
+      if (drop_kept() || preempt_for(plan, request)) continue;
       if (!may_be_passed(request, plan)) break;
       plan.passed_by.push_back(&request);
     }
@@ -133,6 +133,26 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
   return sized;
 }
 
+namespace {
+
+void count_source(PrefillStats& stats, KVConnector::Medium medium) {
+  stats.num_host_cached_tokens = stats.num_disk_cached_tokens = stats.num_peer_cached_tokens = 0;
+  const std::int32_t count = stats.num_external_cached_tokens;
+  switch (medium) {
+    case KVConnector::Medium::kHost:
+      stats.num_host_cached_tokens = count;
+      return;
+    case KVConnector::Medium::kDisk:
+      stats.num_disk_cached_tokens = count;
+      return;
+    case KVConnector::Medium::kPeer:
+      stats.num_peer_cached_tokens = count;
+      return;
+  }
+}
+
+}  // namespace
+
 /// The local cache hit, and what the KV connector can load after it. False: the connector does not
 /// know yet.
 Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
@@ -165,6 +185,8 @@ Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
     request.prefill_stats->num_cached_tokens = lookup.num_local_tokens + lookup.num_external_tokens;
     request.prefill_stats->num_local_cached_tokens = lookup.num_local_tokens;
     request.prefill_stats->num_external_cached_tokens = lookup.num_external_tokens;
+    if (lookup.num_external_tokens > 0)
+      count_source(*request.prefill_stats, connector_->medium(request));
   }
   co_return true;
 }
@@ -211,7 +233,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     }
     sized.num_tokens = keep_prefill_lookahead(request, num_computed, sized.num_tokens);
     if (sized.num_tokens <= 0)
-      co_return sized.encoder.is_pending ? Admission::kSkip : Admission::kStop;
+      co_return sized.encoder.is_pending() ? Admission::kSkip : Admission::kStop;
   }
 
   AdmitRequest question{.updates = take_kv_updates(),

@@ -1,6 +1,7 @@
 #include "runtime/structured_output/compiled_grammar.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "runtime/base/check.hpp"
@@ -170,8 +171,11 @@ std::shared_ptr<CompiledGrammar> CompiledGrammar::compile(
   const GrammarBuilder& builder = *source;
   GrammarBuilder plain;
   const GrammarNodeId plain_node = plain.code_points(plain_characters());
-  std::vector<ByteSet> sets = builder.sets();
-  sets.insert(sets.end(), plain.sets().begin(), plain.sets().end());
+  std::vector<ByteSet> sets;
+  std::unordered_set<ByteSet> known;
+  for (const auto* of : {&builder.sets(), &plain.sets()})
+    for (const ByteSet& set : *of)
+      if (known.insert(set).second) sets.push_back(set);
   if (std::ranges::any_of(builder.nodes(), [](const GrammarNode& node) {
         return node.kind == GrammarNodeKind::kMultiple;
       })) {

@@ -1,6 +1,8 @@
 #include "runtime/structured_output/expressions.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
 #include <string>
 #include <tuple>
 #include <unordered_set>
@@ -129,6 +131,33 @@ void Expressions::grow_table() {
   }
 }
 
+std::uint32_t Expressions::least_bytes(const Node& node,
+                                       std::span<const ExpressionId> children) const {
+  if (node.nullable) return 0;
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  std::uint64_t least = 1;
+  switch (node.kind) {
+    case Kind::kSequence:
+      least = std::uint64_t{nodes_[node.a].least_bytes} + nodes_[node.b].least_bytes;
+      break;
+    case Kind::kChoice:
+      least = kMost;
+      for (const ExpressionId child : children)
+        least = std::min<std::uint64_t>(least, nodes_[child].least_bytes);
+      break;
+    case Kind::kIntersection:
+      for (const ExpressionId child : children)
+        least = std::max<std::uint64_t>(least, nodes_[child].least_bytes);
+      break;
+    case Kind::kRepeat:
+      least = std::uint64_t{node.min} * nodes_[node.a].least_bytes;
+      break;
+    default:
+      break;
+  }
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(least, 1, kMost));
+}
+
 ExpressionId Expressions::intern(Node node, std::span<const ExpressionId> children) {
   const std::size_t mask = table_.size() - 1;
   std::size_t i = hash(node, children) & mask;
@@ -138,6 +167,7 @@ ExpressionId Expressions::intern(Node node, std::span<const ExpressionId> childr
     throw GrammarRefused("the grammar takes more than " + std::to_string(limits_.max_bytes) +
                          " bytes");
   const auto id = static_cast<ExpressionId>(nodes_.size());
+  node.least_bytes = least_bytes(node, children);
   if (!children.empty()) {
     node.a = static_cast<std::uint32_t>(children_.size());
     node.b = static_cast<std::uint32_t>(children.size());
@@ -553,31 +583,69 @@ ExpressionId Expressions::derive_intersection(ExpressionId e, std::uint8_t c) {
   const Node node = nodes_[e];
   std::vector<ExpressionId> parts;
   for (std::uint32_t i = 0; i < node.b; ++i) {
-    const ExpressionId part = derive(children_[node.a + i], c);
+    // The parts come again in other intersections: each has a table of its own.
+    const ExpressionId child = children_[node.a + i];
+    ExpressionId part = row(child)[c];
+    if (part == kUnknown) part = derive_state(child, c);
     if (part == kNothing) return kNothing;
     parts.push_back(part);
   }
   return make_intersection(std::move(parts));
 }
 
-/// Breadth first, so that the nearest end is found.
+bool Expressions::has_shortest_text(ExpressionId e) {
+  std::vector<ExpressionId> parts(children(nodes_[e]).begin(), children(nodes_[e]).end());
+  std::vector<ExpressionId> next(parts.size());
+  for (std::uint32_t left = nodes_[e].least_bytes; left > 0; --left) {
+    bool found = false;
+    for (std::size_t c = 0; c < classes_.size() && !found; ++c) {
+      found = true;
+      for (std::size_t i = 0; i < parts.size() && found; ++i) {
+        next[i] = row(parts[i])[c];
+        if (next[i] == kUnknown) next[i] = derive_state(parts[i], static_cast<std::uint8_t>(c));
+        found = next[i] != kNothing && nodes_[next[i]].least_bytes < left;
+      }
+    }
+    charge();
+    if (!found) return false;
+    parts.swap(next);
+  }
+  return true;
+}
+
+/// Those nearest to an end first. A step that leads nearer is followed before its siblings are
+/// looked at.
 ExpressionId Expressions::without_empty(ExpressionId e) {
   if (nodes_[e].kind != Kind::kIntersection) return e;
   if (has_text_[e] >= 0) return has_text_[e] == 1 ? e : kNothing;
   const Depth guard(depth_);
-  std::vector<std::pair<ExpressionId, std::size_t>> seen{{e, 0}};  // with its predecessor
+  if (has_shortest_text(e)) {
+    has_text_[e] = 1;
+    return e;
+  }
+  struct Seen {
+    ExpressionId id = 0;
+    std::size_t from = 0;  ///< its predecessor
+    std::size_t next_class = 0;
+  };
+  std::vector<Seen> seen{{.id = e}};
+  using Entry = std::pair<std::uint32_t, std::size_t>;  // least bytes, index
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  queue.emplace(nodes_[e].least_bytes, 0);
   std::unordered_set<ExpressionId> queued{e};
   const auto mark_path = [&](std::size_t i) {
     for (;;) {
-      has_text_[seen[i].first] = 1;
+      has_text_[seen[i].id] = 1;
       if (i == 0) return;
-      i = seen[i].second;
+      i = seen[i].from;
     }
   };
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    for (std::size_t c = 0; c < classes_.size(); ++c) {
+  while (!queue.empty()) {
+    const auto [least, i] = queue.top();
+    queue.pop();
+    for (std::size_t c = seen[i].next_class; c < classes_.size(); ++c) {
       charge();
-      const ExpressionId next = derive_intersection(seen[i].first, static_cast<std::uint8_t>(c));
+      const ExpressionId next = derive_intersection(seen[i].id, static_cast<std::uint8_t>(c));
       if (next == kNothing) continue;
       if (nodes_[next].kind != Kind::kIntersection || has_text_[next] == 1) {
         mark_path(i);
@@ -589,10 +657,16 @@ ExpressionId Expressions::without_empty(ExpressionId e) {
             "an intersection (pattern with length or range, excluded names) has "
             "more than " +
             std::to_string(limits_.max_emptiness_steps) + " states");
-      seen.emplace_back(next, i);
+      queue.emplace(nodes_[next].least_bytes, seen.size());
+      seen.push_back({.id = next, .from = i});
+      if (nodes_[next].least_bytes < least) {
+        seen[i].next_class = c + 1;
+        queue.emplace(least, i);
+        break;
+      }
     }
   }
-  for (const auto& [id, from] : seen) has_text_[id] = 0;
+  for (const Seen& one : seen) has_text_[one.id] = 0;
   return kNothing;
 }
 

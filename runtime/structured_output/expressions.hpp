@@ -68,8 +68,9 @@ class Expressions {
   };
   struct Node {
     Kind kind = Kind::kNothing;
-    bool nullable = false;  ///< the empty text is one of its texts
-    bool is_finite = true;  ///< it has finitely many texts, as far as that is certain
+    bool nullable = false;          ///< the empty text is one of its texts
+    bool is_finite = true;          ///< it has finitely many texts, as far as that is certain
+    std::uint32_t least_bytes = 0;  ///< each of its texts has as many; 0 only if it is nullable
     std::uint32_t a = 0;
     std::uint32_t b = 0;  ///< or the number of children
     std::uint32_t min = 0;
@@ -155,8 +156,12 @@ class Expressions {
   ExpressionId import_node(const Expressions& other, const Node& node,
                            const std::unordered_map<ExpressionId, ExpressionId>& known);
   ExpressionId make_intersection(std::vector<ExpressionId> parts);
+  [[nodiscard]] std::uint32_t least_bytes(const Node& node,
+                                          std::span<const ExpressionId> children) const;
   /// The same, or kNothing if it is an intersection without a text.
   ExpressionId without_empty(ExpressionId e);
+  /// True: the intersection has a text, which is as short as its parts allow. False: not known.
+  bool has_shortest_text(ExpressionId e);
   /// Joins alternatives that begin alike. False: there is nothing to join.
   bool merge(std::vector<ExpressionId>& parts);
   [[nodiscard]] std::pair<ExpressionId, ExpressionId> head_and_tail(ExpressionId e) const;

@@ -12,7 +12,7 @@ constexpr std::uint32_t kUnbounded = GrammarBuilder::kUnbounded;
 constexpr std::uint32_t kMaxBlanks = 40;
 constexpr std::size_t kMaxDigits = 400;
 
-// RFC 3339, 5321, 1123, 2673, 4291, 4122, 3986, 6901, 6570, ISO 8601. As whole texts.
+// RFC 3339, 5321, 1123, 2673, 4291, 4122, 3986, 3987, 6901, 6570, ISO 8601. As whole texts.
 constexpr std::string_view kDate =
     R"((?:(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])))|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29))";
 constexpr std::string_view kTime =
@@ -24,6 +24,12 @@ constexpr std::string_view kIpv4 =
     R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
 constexpr std::string_view kUuid =
     "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
+/// RFC 3987's ucschar.
+constexpr std::string_view kIriCharacters =
+    "\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF\U00010000-\U0001FFFD\U00020000-\U0002FFFD"
+    "\U00030000-\U0003FFFD\U00040000-\U0004FFFD\U00050000-\U0005FFFD\U00060000-\U0006FFFD"
+    "\U00070000-\U0007FFFD\U00080000-\U0008FFFD\U00090000-\U0009FFFD\U000A0000-\U000AFFFD"
+    "\U000B0000-\U000BFFFD\U000C0000-\U000CFFFD\U000D0000-\U000DFFFD\U000E1000-\U000EFFFD";
 constexpr std::string_view kPointer = R"((?:/(?:[^~/]|~[01])*)*)";
 
 std::string ipv6() {
@@ -42,15 +48,35 @@ std::string ipv6() {
 
 std::string hostname() { return "(?:" + std::string(kLabel) + "\\.){0,3}" + std::string(kLabel); }
 
-/// The expression of a format.
-std::optional<std::string> format_regex(std::string_view name) {
-  const std::string pchar = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2}))";
+/// A URI, or a reference to one, whose names may have these characters, too.
+std::string identifier(std::string_view characters, bool absolute) {
+  const std::string more(characters);
+  const std::string unreserved = "A-Za-z0-9._~" + more;
+  const std::string pchar = "(?:[" + unreserved + "!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})";
   const std::string query = "(?:\\?(?:" + pchar + "|[/?])*)?(?:#(?:" + pchar + "|[/?])*)?";
   const std::string authority =
-      "//(?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9a-fA-F]{2})*@)?(?:\\[" + ipv6() +
-      "\\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9a-fA-F]{2})*)(?::\\d*)?(?:/" + pchar + "*)*";
-  const std::string path = "(?:" + authority + "|/(?:" + pchar + "+(?:/" + pchar + "*)*)?|" +
-                           pchar + "+(?:/" + pchar + "*)*|)";
+      "//(?:(?:[" + unreserved + "!$&'()*+,;=:-]|%[0-9a-fA-F]{2})*@)?(?:\\[" + ipv6() + "\\]|(?:[" +
+      unreserved + "!$&'()*+,;=-]|%[0-9a-fA-F]{2})*)(?::\\d*)?(?:/" + pchar + "*)*";
+  const std::string rooted = "/(?:" + pchar + "+(?:/" + pchar + "*)*)?";
+  const std::string uri = "[A-Za-z][A-Za-z0-9+.-]*:(?:" + authority + "|" + rooted + "|" + pchar +
+                          "+(?:/" + pchar + "*)*|)";
+  if (absolute) return uri + query;
+  // The first part of a relative path has no colon, or it would be a scheme.
+  const std::string no_colon = "(?:[" + unreserved + "!$&'()*+,;=@-]|%[0-9a-fA-F]{2})";
+  return "(?:" + uri + "|" + authority + "|" + rooted + "|" + no_colon + "+(?:/" + pchar + "*)*|)" +
+         query;
+}
+
+std::string uri_template() {
+  const std::string literal =
+      std::string("(?:[!#$&(-;=?-\\[\\]_a-z~") + std::string(kIriCharacters) + "]|%[0-9a-fA-F]{2})";
+  const std::string variable = "(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2})";
+  const std::string spec = variable + "(?:\\.?" + variable + ")*(?:\\*|:[1-9][0-9]{0,3})?";
+  return "(?:" + literal + "|\\{[+#./;?&=,!@|]?" + spec + "(?:," + spec + ")*\\})*";
+}
+
+/// The expression of a format.
+std::optional<std::string> format_regex(std::string_view name) {
   if (name == "date") return std::string(kDate);
   if (name == "time") return std::string(kTime);
   if (name == "date-time") return std::string(kDate) + "[tT]" + std::string(kTime);
@@ -61,13 +87,11 @@ std::optional<std::string> format_regex(std::string_view name) {
   if (name == "ipv4") return std::string(kIpv4);
   if (name == "ipv6") return ipv6();
   if (name == "uuid") return std::string(kUuid);
-  if (name == "uri") return "[A-Za-z][A-Za-z0-9+.-]*:" + path + query;
-  if (name == "uri-reference") {
-    // The first part of a relative path has no colon, or it would be a scheme.
-    const std::string no_colon = R"((?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9a-fA-F]{2}))";
-    return "(?:[A-Za-z][A-Za-z0-9+.-]*:" + path + "|" + authority + "|/(?:" + pchar + "+(?:/" +
-           pchar + "*)*)?|" + no_colon + "+(?:/" + pchar + "*)*|)" + query;
-  }
+  if (name == "uri") return identifier("", true);
+  if (name == "uri-reference") return identifier("", false);
+  if (name == "iri") return identifier(kIriCharacters, true);
+  if (name == "iri-reference") return identifier(kIriCharacters, false);
+  if (name == "uri-template") return uri_template();
   if (name == "json-pointer") return std::string(kPointer);
   if (name == "relative-json-pointer") return "(?:0|[1-9]\\d*)(?:#|" + std::string(kPointer) + ")";
   return std::nullopt;

@@ -49,8 +49,8 @@ bool is_ascii_digit(std::uint32_t c) { return c >= '0' && c <= '9'; }
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, RegexDialect dialect)
-      : is_python_(dialect == RegexDialect::kPython) {
+  RegexParser(std::string_view pattern, const RegexOptions& options)
+      : is_python_(options.dialect == RegexDialect::kPython), dot_all_(options.dot_all) {
     // Code points and where they begin, for messages.
     for (std::size_t i = 0; i < pattern.size();) {
       const auto lead = static_cast<unsigned char>(pattern[i]);
@@ -133,8 +133,9 @@ class RegexParser {
         break;
       case '.':
         item = set_node(
-            is_python_ ? CodePointSet{{'\n', '\n'}}.complement()
-                       : CodePointSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.complement());
+            dot_all_     ? CodePointSet{{0, CodePointSet::kMax}}
+            : is_python_ ? CodePointSet{{'\n', '\n'}}.complement()
+                         : CodePointSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.complement());
         break;
       case '^':
         return anchor(Kind::kBegin);
@@ -411,6 +412,7 @@ class RegexParser {
   std::size_t position_ = 0;
   int depth_ = 0;
   bool is_python_;
+  const bool dot_all_;
 };
 
 /// What is at one side of a part of an expression.
@@ -498,7 +500,7 @@ GrammarNodeId add_regex(GrammarBuilder& builder, std::string_view pattern,
     throw GrammarRefused("regex: the pattern has " + std::to_string(pattern.size()) +
                          " bytes, the limit is " +
                          std::to_string(builder.limits().max_source_bytes));
-  const RegexNode root = RegexParser(pattern, options.dialect).parse();
+  const RegexNode root = RegexParser(pattern, options).parse();
   const RegexEdge edge = options.search ? RegexEdge::kOpen : RegexEdge::kText;
   return RegexConversion(builder, options).convert(root, edge, edge);
 }

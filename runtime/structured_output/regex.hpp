@@ -20,6 +20,8 @@ struct RegexOptions {
   RegexDialect dialect = RegexDialect::kPython;
   /// The expression may match anywhere in the text, instead of the whole of it.
   bool search = false;
+  /// "." is any character, also a line's end.
+  bool dot_all = false;
   /// How a character of a set is written; UTF-8 if empty.
   std::function<GrammarNodeId(const CodePointSet&)> characters;
 };

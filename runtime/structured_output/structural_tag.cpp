@@ -7,7 +7,7 @@
 
 #include "runtime/base/json_depth.hpp"
 #include "runtime/base/ordered_json.hpp"
-#include "runtime/structured_output/ebnf.hpp"
+#include "runtime/structured_output/lark.hpp"
 #include "runtime/structured_output/regex.hpp"
 
 namespace troupe {
@@ -134,7 +134,7 @@ class TagConversion {
     }
     if (type == "grammar") {
       allow(source, {"type", "grammar"}, where);
-      return add_ebnf(builder_, text(source, "grammar", where));
+      return add_ebnf_or_lark(builder_, text(source, "grammar", where));
     }
     if (type == "any_text") {
       allow(source, {"type", "excludes"}, where);

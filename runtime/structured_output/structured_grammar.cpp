@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "runtime/structured_output/choice.hpp"
-#include "runtime/structured_output/ebnf.hpp"
 #include "runtime/structured_output/json_schema.hpp"
+#include "runtime/structured_output/lark.hpp"
 #include "runtime/structured_output/regex.hpp"
 #include "runtime/structured_output/structural_tag.hpp"
 
@@ -49,11 +49,7 @@ Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what,
     case Kind::kRegex:
       return regex_grammar(what.texts.front(), limits);
     case Kind::kGrammar:
-      if (what.texts.front().find("::=") == std::string::npos) {
-        return invalid_argument(
-            "grammar: it has no rule \"name ::= ...\"; EBNF is supported, Lark is not");
-      }
-      return ebnf_grammar(what.texts.front(), limits);
+      return ebnf_or_lark_grammar(what.texts.front(), limits);
     case Kind::kStructuralTag: {
       ASSIGN_OR_RETURN(const JsonGrammarOptions options, json_options(what));
       return structural_tag_grammar(what.texts.front(), options, limits);

@@ -100,6 +100,12 @@ struct SendRouter {
   ActorId node = kNobody;
   ActorId router = kNobody;
 };
+/// To a node of a group: which encoders there are.
+struct SendEncoders {
+  ActorId node = kNobody;
+  EncodersChanged message;
+  std::vector<ActorId> encoders;
+};
 /// Its end is to be told (actor_down).
 struct WatchActor {
   ActorId actor = kNobody;
@@ -133,7 +139,7 @@ struct Quit {
 
 using Command = std::variant<StartProcess, KillProcess, BeatHeart, SendLeave, AskPrepare, AskWorker,
                              AskLoad, AskWorkers, AskRole, AskListen, SendEngine, SendLoss,
-                             SendHealth, SendRecord, SendRouter, WatchActor, EndActor, ConfirmLater,
-                             AnswerStart, AnnounceRouter, AnnounceFailure, Quit>;
+                             SendHealth, SendRecord, SendRouter, SendEncoders, WatchActor, EndActor,
+                             ConfirmLater, AnswerStart, AnnounceRouter, AnnounceFailure, Quit>;
 
 }  // namespace troupe::supervision

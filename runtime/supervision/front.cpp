@@ -30,7 +30,8 @@ const Supervision::GroupSlot* Supervision::find_serving() const {
 /// At the start all groups are waited for but the optional ones, later any of them will do.
 bool Supervision::has_enough_groups() const {
   if (!refuses()) return find_serving() != nullptr;
-  return std::none_of(groups_.begin(), groups_.end(),
+  return has_all_encoders() &&
+         std::none_of(groups_.begin(), groups_.end(),
                       [](const GroupSlot& group) { return group.state == GroupState::kStarting; });
 }
 
@@ -193,6 +194,8 @@ void Supervision::adopt_front(std::size_t index) {
       watch("frontend", actor, index);
       if (router_ != kNobody) command(SendRouter{slot.node, router_});
       command(AskListen{frontend_, frontend_life_});  // it says where
+    } else if (what.role == Role::kEncoder && in_place && adopt_encoder(index, actor)) {
+      encoder_life_ = std::max(encoder_life_, what.life);
     } else {
       command(EndActor{actor});
       continue;

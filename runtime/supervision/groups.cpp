@@ -219,6 +219,7 @@ void Supervision::spawn_role(std::size_t group, Role role) {
 }
 
 void Supervision::role_spawned(double now, const SpawnRole& what, const SpawnedActors& spawned) {
+  if (what.role == Role::kEncoder) return encoder_spawned(what, spawned, now);
   if (spec_of(what.role).is_shared) return front_spawned(now, what, spawned);
   GroupSlot& slot = groups_[what.group];
   if (slot.incarnation != what.incarnation || stopping_) return;
@@ -466,6 +467,8 @@ void Supervision::recover_node(double now, std::size_t index, const std::string&
                                LossCause cause) {
   const NodeConfig& config = nodes_[index].config;
   const bool has_router = config.has(Role::kRequestRouter);
+  if (config.has(Role::kEncoder) && config.serves_all_groups())
+    log_error("incident", kv("cause", reason), kv("node", config.name));
   if (!config.serves_all_groups() && !has_router) {
     for (const std::int32_t group : config.groups)
       recover_group(now, static_cast<std::size_t>(group), reason, cause);

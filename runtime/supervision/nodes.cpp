@@ -28,6 +28,8 @@ std::string milliseconds(double seconds) {
 /// Something runs in it, or is to.
 bool Supervision::is_needed(const NodeSlot& slot) const {
   if (slot.config.has(Role::kFrontend) || slot.config.has(Role::kRequestRouter)) return true;
+  const bool is_there = !slot.config.optional || slot.node != kNobody;
+  if (slot.config.has(Role::kEncoder) && is_there) return true;
   const auto& groups = slot.config.groups;
   return std::any_of(groups.begin(), groups.end(), [&](std::int32_t group) {
     return groups_[static_cast<std::size_t>(group)].state != GroupState::kAbsent;
@@ -76,6 +78,7 @@ void Supervision::forget_node(std::size_t index) {
   }
   if (slot.config.has(Role::kFrontend)) lose_frontend();
   if (slot.config.has(Role::kRequestRouter)) lose_router();
+  forget_encoders(index);
   slot.node = slot.heart = kNobody;
   slot.lost_at = 0;
   slot.connected = slot.preparing = slot.prepared = slot.has_tokenizer = slot.cut_off = false;
@@ -219,6 +222,8 @@ void Supervision::node_connected(double now, ActorId node, const NodeConnected& 
     slot.lost_at = 0;
     log_info("node joined", kv("node", slot.config.name), kv("host", slot.address.host));
     adopt_front(index);
+    send_encoders(index);
+    advance_encoders();
     for (const std::int32_t group : slot.config.groups)
       admit_group(static_cast<std::size_t>(group));
     for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(group);
@@ -235,7 +240,9 @@ void Supervision::heart_beat(double now, ActorId heart, const HeartbeatReply& re
     const bool serves = std::any_of(groups.begin(), groups.end(), [&](std::int32_t group) {
       return groups_[static_cast<std::size_t>(group)].state == GroupState::kServing;
     });
-    if (!serves || reply.busy_s < config_.step_timeout_s) return;
+    const auto encoder = std::ranges::find(encoders_, index, &EncoderSlot::node);
+    const ActorId encodes = encoder == encoders_.end() ? kNobody : encoder->actor;
+    if ((!serves && encodes == kNobody) || reply.busy_s < config_.step_timeout_s) return;
     const std::string what = "a worker of node " + slot.config.name + " has been at a step for " +
                              std::to_string(static_cast<int>(reply.busy_s)) + " s";
     if (slot.has_process) {
@@ -243,6 +250,11 @@ void Supervision::heart_beat(double now, ActorId heart, const HeartbeatReply& re
       return recover_node(now, index, what, LossCause::kOutside);
     }
     // What else runs in this process goes on.
+    if (encodes != kNobody) {
+      end_quietly(encodes);
+      lose_encoder(encodes, now, what);
+    }
+    if (slot.config.serves_all_groups()) return;
     for (const std::int32_t group : groups)
       recover_group(now, static_cast<std::size_t>(group), what, LossCause::kOutside);
     return;
@@ -296,6 +308,8 @@ void Supervision::check(double now) {
     if (std::exchange(groups_[group].waits, false)) advance_group(group);
   }
   if (std::exchange(front_waits_, false)) advance_front();
+  for (EncoderSlot& encoder : encoders_) encoder.waits = false;
+  advance_encoders();
 }
 
 }  // namespace troupe::supervision

@@ -28,6 +28,7 @@ Supervision::Supervision(SupervisionConfig config)
         group.workers[static_cast<std::size_t>(rank)].node = index;
     }
     nodes_.push_back({.config = node});
+    if (node.has(Role::kEncoder)) encoders_.push_back({.node = index});
   }
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     groups_[group].secret = config_.secret + "-" + std::to_string(group);
@@ -58,6 +59,7 @@ void Supervision::start(double now) {
     if (is_missing(nodes_[index])) start_process(now, index);
   }
   advance_front();
+  advance_encoders();
   for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(group);
 }
 
@@ -130,6 +132,7 @@ void Supervision::actor_down(double now, ActorId actor, const std::string& how, 
     lose_node(gone.node);
     return recover_node(now, gone.node, reason, LossCause::kKilled);
   }
+  if (lose_encoder(actor, now, reason)) return;
   if (!gone.group) {
     actor == router_ ? lose_router() : lose_frontend();
     return recover_front(now, reason, LossCause::kCrashed);

@@ -195,6 +195,16 @@ class Supervision {
     [[nodiscard]] ActorId first_of(Role role) const { return actors_of(role).at(0); }
   };
 
+  /// An encoder, which all groups share.
+  struct EncoderSlot {
+    std::size_t node = 0;
+    ActorId actor = kNobody;  ///< nobody: not there (yet)
+    bool spawning = false;
+    std::uint64_t life = 0;  ///< no two have the same
+    int num_failures = 0;    ///< to start, in a row
+    bool waits = false;      ///< for the next look at the nodes
+  };
+
   /// Somebody whose end is an incident.
   struct Watched {
     std::string name;
@@ -250,6 +260,21 @@ class Supervision {
   [[nodiscard]] const GroupSlot* find_serving() const;
   [[nodiscard]] bool has_enough_groups() const;
   [[nodiscard]] bool reaches_clients() const;
+
+  // ---- encoders.cpp
+
+  [[nodiscard]] bool has_all_encoders() const;
+  /// Spawns those that are missing where their nodes are there.
+  void advance_encoders();
+  void encoder_spawned(const SpawnRole& what, const SpawnedActors& spawned, double now);
+  void take_encoder(EncoderSlot& encoder, ActorId actor);
+  /// False: it is no encoder.
+  bool lose_encoder(ActorId actor, double now, const std::string& reason);
+  void forget_encoders(std::size_t node);
+  /// To all nodes that use them, or to one.
+  void send_encoders();
+  void send_encoders(std::size_t node);
+  [[nodiscard]] bool adopt_encoder(std::size_t node, ActorId actor);
 
   // ---- nodes.cpp
 
@@ -316,6 +341,8 @@ class Supervision {
   std::vector<Command> commands_;
   std::vector<NodeSlot> nodes_;
   std::vector<GroupSlot> groups_;
+  std::vector<EncoderSlot> encoders_;  ///< one per node with this role
+  std::uint64_t encoder_life_ = 0;
 
   ActorId router_ = kNobody;
   bool router_spawning_ = false;

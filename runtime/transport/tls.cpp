@@ -91,7 +91,8 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load_for_http(const TlsFil
   CHECK(context != nullptr, files.certificate);
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   RETURN_IF_ERROR(load_files(context, files, kHttpOptions));
   if (!policy.ciphers.empty() && SSL_CTX_set_cipher_list(context, policy.ciphers.c_str()) != 1)
     return bad_file("ssl-ciphers", policy.ciphers, take_errors());

@@ -229,6 +229,13 @@ void InputBatch::build(std::int64_t vocab_size, const EncoderOutputs* outputs) {
   }
 }
 
+std::vector<std::int32_t> InputBatch::adapters_in_use() const {
+  std::vector<std::int32_t> ids;
+  for (const auto& [id, request] : requests_)
+    if (request.adapter_id != 0) ids.push_back(request.adapter_id);
+  return ids;
+}
+
 WorkerRequest* InputBatch::find(RequestId id) {
   const auto found = requests_.find(value(id));
   return found == requests_.end() ? nullptr : &found->second;

@@ -10,6 +10,7 @@
 #include "messages/cache.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
+#include "runtime/worker/draft_limit.hpp"
 #include "runtime/worker/encoder_outputs.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/sampling_state.hpp"
@@ -24,6 +25,7 @@ struct WorkerRequest {
   std::int32_t num_computed_tokens = 0;  ///< before the current step
   std::int32_t table_row = 0;            ///< its blocks: a row of InputBatch::tables()
   std::int32_t adapter_id = 0;           ///< 0: none
+  DraftLimit draft_limit = {};
   /// The tokens of each picture, where the model lets them see each other; in order.
   std::vector<TwoWaySpan> two_way_spans;
   std::vector<MultiModalFeature> items;  ///< by ascending offset
@@ -102,6 +104,8 @@ class InputBatch {
   [[nodiscard]] ForwardBatch forward_batch() { return flat_.view(outputs_); }
   [[nodiscard]] const BlockTables& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
+  /// Of all known requests, each once or more.
+  [[nodiscard]] std::vector<std::int32_t> adapters_in_use() const;
 
   /// The token sampled for a row; kNoToken: the request has failed.
   static void append_token(WorkerRequest& request, TokenId token);

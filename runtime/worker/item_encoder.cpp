@@ -4,19 +4,21 @@
 #include <string>
 #include <utility>
 
-#include "messages/encoder_input.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/clock.hpp"
 
 namespace troupe {
-namespace {
-
-std::int64_t num_embeddings(const MultiModalFeature& item) {
-  std::int64_t count = 0;
-  for (const TokenSpan& run : embed_spans(item)) count += run.end - run.begin;
-  return count;
+Result<UnpackedItem> unpack_item(const MultiModalFeature& feature) {
+  auto input = feature.data == nullptr ? std::nullopt : unpack_encoder_input(*feature.data);
+  if (!input)
+    return Error{ErrorCode::kInternal, "item " + feature.identifier + ": its data is not an array"};
+  UnpackedItem unpacked{.input = *std::move(input), .item = {}};
+  unpacked.item = {.modality = feature.modality,
+                   .values = unpacked.input.values,
+                   .shape = unpacked.input.shape,
+                   .num_rows = num_embeds(feature)};
+  return unpacked;
 }
-
-}  // namespace
 
 Result<ItemEncoder> ItemEncoder::create(Device& device, Model& model, std::int64_t capacity) {
   const std::int64_t max_rows = model.max_item_rows();
@@ -45,16 +47,25 @@ Result<std::vector<std::string>> ItemEncoder::encode(
   return encoded;
 }
 
+template <class GoesOn>
+std::int64_t ItemEncoder::run_slices(const EncoderItem& item, std::int64_t begin,
+                                     GoesOn&& goes_on) {
+  const Matrix rows(reinterpret_cast<float*>(rows_.data()), item.num_rows, model_->hidden_size());
+  while (begin < model_->num_item_slices() && goes_on()) model_->encode_slice(item, begin++, rows);
+  return begin;
+}
+
 Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
   const auto failed = [&](ErrorCode code, const std::string& reason) {
     return Error{code, "item " + item.identifier + ": " + reason};
   };
-  const auto input = item.data == nullptr ? std::nullopt : unpack_encoder_input(*item.data);
-  if (!input) return failed(ErrorCode::kInternal, "its data is not an array");
-  const EncoderItem encoded{.modality = item.modality,
-                            .values = input->values,
-                            .shape = input->shape,
-                            .num_rows = num_embeddings(item)};
+  const bool is_ahead =
+      ahead_ && !ahead_->is_wrong && ahead_->feature.identifier == item.identifier;
+  UnpackedItem own;
+  if (!is_ahead) {
+    ASSIGN_OR_RETURN(own, unpack_item(item));
+  }
+  const EncoderItem& encoded = is_ahead ? ahead_->unpacked.item : own.item;
   if (const auto status = model_->check_item(encoded); !status.ok())
     return failed(status.error().code, status.error().message);
   const std::span<const std::int32_t> places = outputs_.add(item.identifier, encoded.num_rows);
@@ -63,11 +74,11 @@ Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
                   "it has " + std::to_string(encoded.num_rows) + " embeddings, of the " +
                       std::to_string(outputs_.memory().num_rows) + " of the encoder cache " +
                       std::to_string(outputs_.num_free_rows()) + " are free");
-  const Matrix rows(reinterpret_cast<float*>(rows_.data()), encoded.num_rows,
-                    model_->hidden_size());
-  model_->encode(encoded, rows);
+  run_slices(encoded, is_ahead ? ahead_->num_slices_done : 0, [] { return true; });
   // Neighbouring rows together.
   const Matrix kept = outputs_.memory();
+  const Matrix rows(reinterpret_cast<float*>(rows_.data()), encoded.num_rows,
+                    model_->hidden_size());
   for (std::size_t first = 0; first < places.size();) {
     std::size_t end = first + 1;
     while (end < places.size() && places[end] == places[end - 1] + 1) ++end;
@@ -76,7 +87,46 @@ Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
     first = end;
   }
   ++num_encoded_;
+  // The encoder has room for one: what was on its way begins again.
+  if (is_ahead)
+    ahead_.reset();
+  else if (ahead_)
+    ahead_->num_slices_done = 0;
   return {};
+}
+
+void ItemEncoder::begin_ahead(const MultiModalFeature& feature) {
+  ahead_.emplace().feature = feature;
+  auto unpacked = unpack_item(ahead_->feature);
+  ahead_->is_wrong = !unpacked.ok() || !model_->check_item(unpacked->item).ok();
+  if (!ahead_->is_wrong) ahead_->unpacked = std::move(unpacked).value();
+}
+
+void ItemEncoder::encode_ahead(const SchedulerOutput& step) {
+  if (!step.encode_ahead) return;
+  const std::string& identifier = step.encode_ahead->identifier;
+  const bool is_known = ahead_ && ahead_->feature.identifier == identifier;
+  if (step.encode_ahead->data != nullptr) {
+    if (!is_known) begin_ahead(*step.encode_ahead);
+    if (is_encoded(*ahead_)) encoded_ahead_.push_back(identifier);
+  } else if (!is_known) {
+    encoded_ahead_.push_back(identifier);  // a step has needed it in the meantime
+    return;
+  }
+  if (is_encoded(*ahead_)) return;
+  constexpr std::int64_t kNsPerMs = 1'000'000;
+  const std::int64_t end_ns = steady_ns() + step.encode_ahead_ms * kNsPerMs;
+  bool is_first = true;
+  ahead_->num_slices_done = run_slices(ahead_->unpacked.item, ahead_->num_slices_done, [&] {
+    return std::exchange(is_first, false) || steady_ns() < end_ns;
+  });
+  if (is_encoded(*ahead_)) encoded_ahead_.push_back(identifier);
+}
+
+void ItemEncoder::clear() {
+  outputs_.clear();
+  ahead_.reset();
+  encoded_ahead_.clear();
 }
 
 }  // namespace troupe

@@ -90,7 +90,13 @@ ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, 
   if (options_.kv_cache_dtype == "auto" && loaded_.config.quantization.fp8_kv_cache)
     options_.kv_cache_dtype = "fp8";  // a draft model's as well: their pages are of one size
   const SpeculativeDecoding& speculative = options_.speculative;
-  if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
+  if (speculative.suffix_max_depth > 0)
+    suffix_proposer_.emplace(
+        SuffixProposer::Options{.max_depth = speculative.suffix_max_depth,
+                                .max_cached_requests = speculative.suffix_max_cached_requests,
+                                .max_spec_factor = speculative.suffix_max_spec_factor,
+                                .min_token_prob = speculative.suffix_min_token_prob});
+  else if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
     proposer_.emplace(speculative.prompt_lookup_min, speculative.prompt_lookup_max);
 }
 
@@ -147,8 +153,23 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
 Result<void> ModelRunner::reserve_memory() {
   Model& model = *loaded_.model;
   const std::int64_t max_tokens = options_.max_num_batched_tokens;
-  RETURN_IF_ERROR(
-      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
+  BatchLimits limits{.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows};
+  const AdapterOptions& adapters = options_.adapters;
+  if (adapters.enabled) {
+    const AdapterTargets* const targets = model.adapter_targets();
+    if (targets == nullptr)
+      return Error{ErrorCode::kUnsupported,
+                   "enable-lora: adapters are not supported for " + loaded_.config.architecture,
+                   "enable-lora"};
+    const bool is_bf16 =
+        adapters.dtype == "bfloat16" || (adapters.dtype == "auto" && loaded_.dtype == DType::kBF16);
+    limits.adapters = {.max_rank = adapters.max_rank,
+                       .type = is_bf16 ? ElementType::kBF16 : ElementType::kF32};
+    adapters_.emplace(*device_, *targets, adapters, *limits.adapters);
+  }
+  RETURN_IF_ERROR(model.reserve(limits));
+  for (const LoraRequest& module : adapters.modules)
+    RETURN_IF_ERROR(adapters_->load({.name = module.name, .path = module.path}));
   if (model.max_item_rows() > 0) {
     ASSIGN_OR_RETURN(encoder_, ItemEncoder::create(*device_, model, options_.encoder_cache_size));
   }
@@ -189,9 +210,7 @@ ModelLoaded ModelRunner::describe() const {
           .pooler = pooler_,
           .canonical_shards = model.canonical_shards(),
           .max_item_embeds = static_cast<std::int32_t>(model.max_item_rows()),
-          .encoder_key = loaded_.config.architecture + " " +
-                         std::string(dtype_name(loaded_.dtype)) + " " + options_.quantization +
-                         " " + std::to_string(model.hidden_size()),
+          .encoder_key = encoder_key(loaded_.config, loaded_.dtype, options_.quantization),
           .two_way_items = model.sees_items_both_ways(),
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +
@@ -497,6 +516,7 @@ Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& gramma
   if (!result.ok()) return result;
   for (const auto& extension : extensions_) extension->report(*result);
   if (ec_connector_ != nullptr) result->ec_connector = ec_connector_->get_finished();
+  if (encoder_) result->ec_connector.encoded_ahead = encoder_->take_encoded_ahead();
   return result;
 }
 
@@ -510,6 +530,8 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
     RETURN_IF_ERROR(peers_->status());
   }
   batch_->update(step);
+  if (suffix_proposer_)
+    for (const RequestId id : step.finished_ids) suffix_proposer_->finish(id);
   move_blocks(step);
   RETURN_IF_ERROR(encode_items(step));
   batch_->build(loaded_.model->vocab_size(), encoder_ ? &encoder_->outputs() : nullptr);
@@ -517,6 +539,10 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
 
   ForwardBatch batch = batch_->forward_batch();
   batch.layer_hooks = layer_hooks_;
+  if (adapters_) {
+    RETURN_IF_ERROR(find_adapters(step, batch.adapter_ids));
+    batch.adapters = step_adapters_;
+  }
   if (batch.num_tokens() == 0) return {};
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
   step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
@@ -526,6 +552,27 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   RETURN_IF_ERROR(step_status());
   for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->after_forward());
   return {};
+}
+
+Result<void> ModelRunner::find_adapters(const SchedulerOutput& step,
+                                        std::span<const std::int32_t> ids) {
+  adapter_errors_.clear();
+  for (const NewRequestData& request : step.new_requests)
+    if (request.lora) adapters_->remember(*request.lora);
+  if (adapters_->has_nameless() && !step.finished_ids.empty())
+    adapters_->release_unused(batch_->adapters_in_use());
+  std::vector<std::int32_t> wanted(ids.begin(), ids.end());
+  for (;;) {
+    std::size_t failed = 0;
+    auto found = adapters_->use(wanted, failed);
+    if (found.ok()) {
+      step_adapters_ = std::move(found).value();
+      return {};
+    }
+    if (!is_output_rank()) return found.error();
+    adapter_errors_.emplace(batch_->rows()[failed].request->id, found.error());
+    wanted[failed] = 0;
+  }
 }
 
 Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
@@ -542,8 +589,9 @@ Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
   const std::vector<const MultiModalFeature*> needed = batch_->needed_items();
   items.insert(items.end(), needed.begin(), needed.end());
   ASSIGN_OR_RETURN(const std::vector<std::string> encoded, encoder_->encode(items));
-  if (ec_connector_ == nullptr || options_.parallel.rank != 0) return {};
-  for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  if (ec_connector_ != nullptr && options_.parallel.rank == 0)
+    for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  encoder_->encode_ahead(step);
   return {};
 }
 
@@ -565,7 +613,7 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
   }
   if (options_.parallel.is_last_stage()) {
     score_and_sample(rows, grammar, output);
-    if (proposer_ && is_output_rank()) draft_tokens(rows, output);
+    if ((proposer_ || suffix_proposer_) && is_output_rank()) draft_tokens(rows, output);
   }
   if (has_peers) {
     send_samples(rows);
@@ -641,7 +689,11 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
       bitmask = bitmask_left.first(size);
       bitmask_left = bitmask_left.subspan(size);
     }
-    if (!row.samples) continue;
+    if (!row.samples) {
+      if (const auto error = adapter_errors_.find(request.id); error != adapter_errors_.end())
+        add_error(request.id, error->second, output);
+      continue;
+    }
     if (request.prompt_logprobs) {
       output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
       request.prompt_logprobs.reset();
@@ -705,7 +757,11 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
       const std::size_t width = words_per_bitmask_row(logits.size());
       apply_token_bitmask(bitmask.subspan(static_cast<std::size_t>(i) * width, width), logits);
     }
-    const Result<TokenId> sampled = sampler_.sample(logits, request.sampling, output.logprobs);
+    const auto no_adapter = adapter_errors_.find(request.id);
+    const Result<TokenId> sampled =
+        no_adapter != adapter_errors_.end()
+            ? Result<TokenId>(no_adapter->second)
+            : sampler_.sample(logits, request.sampling, output.logprobs);
     if (!sampled.ok()) {
       // What came before it stands; alone, it would fail in the next step.
       ended = true;
@@ -724,18 +780,29 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
 
 /// For the next step, of the requests that have got a token in this one.
 void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
-  for (const InputBatch::Row& row : rows) {
-    const WorkerRequest& request = *row.request;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const InputBatch::Row& row = rows[i];
+    WorkerRequest& request = *row.request;
     if (!row.samples || request.failed) continue;
-    const std::int64_t num_left =
-        loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size());
-    if (num_left <= 0) continue;
-    const auto drafts = proposer_->propose(request.token_ids,
-                                           static_cast<std::size_t>(std::min<std::int64_t>(
-                                               num_left, options_.speculative.num_draft_tokens)));
-    if (!drafts.empty())
-      output.draft_token_ids.emplace_back(request.id,
-                                          std::vector<TokenId>(drafts.begin(), drafts.end()));
+    std::int64_t most = std::min(
+        loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size()),
+        std::int64_t{options_.speculative.num_draft_tokens});
+    if (options_.speculative.adaptive && most > 0) {
+      request.draft_limit.observe(static_cast<std::int32_t>(row.drafts.size()),
+                                  output.num_sampled[i] - 1);
+      most = request.draft_limit.next(static_cast<std::int32_t>(most));
+    }
+    if (most <= 0) continue;
+    std::vector<TokenId> drafts;
+    if (suffix_proposer_) {
+      drafts = suffix_proposer_->propose(request.id, request.token_ids,
+                                         static_cast<std::size_t>(request.num_prompt_tokens),
+                                         static_cast<std::size_t>(most));
+    } else {
+      const auto found = proposer_->propose(request.token_ids, static_cast<std::size_t>(most));
+      drafts.assign(found.begin(), found.end());
+    }
+    if (!drafts.empty()) output.draft_token_ids.emplace_back(request.id, std::move(drafts));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/load_model.hpp"
+#include "runtime/worker/adapter_cache.hpp"
 #include "runtime/worker/draft_model.hpp"
 #include "runtime/worker/ec_connector_worker.hpp"
 #include "runtime/worker/input_batch.hpp"
@@ -25,6 +27,7 @@
 #include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
 #include "runtime/worker/step_extension.hpp"
+#include "runtime/worker/suffix_proposer.hpp"
 
 namespace troupe {
 
@@ -84,6 +87,9 @@ class ModelRunner {
     return encoder_ ? &*encoder_ : nullptr;
   }
 
+  /// The adapters that this rank has loaded; null: there are none (AdapterOptions::enabled).
+  [[nodiscard]] AdapterCache* adapters() noexcept { return adapters_ ? &*adapters_ : nullptr; }
+
   /// Computes a step's hidden states, block copies and zeroing first. What it samples is
   /// sample_tokens()'s to find, so that what grammars allow can be found out meanwhile; it comes
   /// before the next step.
@@ -118,8 +124,11 @@ class ModelRunner {
   [[nodiscard]] bool is_output_rank() const noexcept;
   Result<void> compute(const SchedulerOutput& step);
   /// Loads what the EC connector has; encodes what the step is to encode, and what its tokens need
-  /// and is not there.
+  /// and is not there; then slices of what is encoded ahead.
   Result<void> encode_items(const SchedulerOutput& step);
+  /// Finds the adapters of the step's sequences. A request whose adapter cannot be had gets an
+  /// error in place of a token. Errors: that happened on another rank than the output rank.
+  Result<void> find_adapters(const SchedulerOutput& step, std::span<const std::int32_t> ids);
   Result<void> run_warm_up_steps();
   Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
@@ -181,11 +190,15 @@ class ModelRunner {
   std::vector<TokenId> step_samples_;
 
   std::vector<std::unique_ptr<StepExtension>> extensions_;
-  std::vector<LayerHook*> layer_hooks_;  // of extensions_, those with layer hooks
-  std::optional<InputBatch> batch_;      // none before initialize_kv_cache
-  std::optional<ItemEncoder> encoder_;   // none: the model has none, or another stage has it
+  std::vector<LayerHook*> layer_hooks_;   // of extensions_, those with layer hooks
+  std::optional<InputBatch> batch_;       // none before initialize_kv_cache
+  std::optional<AdapterCache> adapters_;  // none: requests have no adapters
+  std::vector<const Adapter*> step_adapters_;
+  std::map<RequestId, Error> adapter_errors_;  // of the current step
+  std::optional<ItemEncoder> encoder_;         // none: the model has none, or another stage has it
   std::unique_ptr<ECConnectorWorker> ec_connector_;  // null: there is none
   std::optional<NgramProposer> proposer_;            // none: nothing is looked up
+  std::optional<SuffixProposer> suffix_proposer_;    // none: the same
   std::unique_ptr<DraftModel> draft_model_;          // null: there is none
   Sampler sampler_;
   DeviceMemory hidden_;  // [max_num_batched_tokens, hidden_size]

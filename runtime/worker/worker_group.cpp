@@ -69,6 +69,8 @@ void KVReports::add(const KVConnectorOutput& report) {
     complete_.finished_recving.push_back(id);
     if (failed_.erase(id) > 0) complete_.failed_recving.push_back(id);
   }
+  complete_.endpoints.insert(complete_.endpoints.end(), report.endpoints.begin(),
+                             report.endpoints.end());
   for (const BlockId block : report.invalid_block_ids) {
     auto& blocks = complete_.invalid_block_ids;
     if (std::ranges::find(blocks, block) == blocks.end()) blocks.push_back(block);
@@ -84,6 +86,7 @@ void ECReports::add(const ECConnectorOutput& report) {
   append(joined_.loaded, report.loaded);
   append(joined_.failed, report.failed);
   append(joined_.finished_sending, report.finished_sending);
+  append(joined_.encoded_ahead, report.encoded_ahead);
 }
 
 ECConnectorOutput ECReports::take() {

@@ -35,7 +35,7 @@ BOOST_AUTO_TEST_CASE(a_request_for_which_there_is_no_memory_fails_alone) {
                             caf::actor_cast<SchedulerActor>(pointer));
   GenerateRequest large = request_of(1, kNumTokens);
   largest_allocation = kNumTokens;
-  frontend->send(actor, std::move(large));
+  frontend->send(actor, SubmitRequest{std::move(large), {}});
   frontend->receive([](const RequestOutputs& outputs) {
     BOOST_REQUIRE(outputs.outputs.size() == 1u);
     BOOST_TEST((outputs.outputs[0].id == RequestId{1}));
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(a_request_for_which_there_is_no_memory_fails_alone) {
     BOOST_TEST((outputs.outputs[0].error.value().code == ErrorCode::kUnavailable));
   });
   largest_allocation = std::numeric_limits<std::size_t>::max();
-  frontend->send(actor, request_of(2, 3));
+  frontend->send(actor, SubmitRequest{request_of(2, 3), {}});
   engine->receive([](const OutputRequest& request) {
     BOOST_TEST((request.id == RequestId{2}));
     return Status{};

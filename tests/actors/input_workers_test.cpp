@@ -57,7 +57,7 @@ struct Fixture {
   void generate(std::uint64_t id, Prompt prompt, std::uint32_t tenant = 0) {
     GenerateRequest request{.id = RequestId{id}, .prompt = std::move(prompt)};
     request.tenant = tenant;
-    self->send(processor, std::move(request));
+    self->send(processor, SubmitRequest{std::move(request), {}});
   }
   void abort(std::uint64_t id) { self->send(processor, AbortRequests{{RequestId{id}}}); }
   /// Plays everyone until `done`; ten seconds without a message are a failure.

@@ -21,7 +21,7 @@ struct Fixture {
   std::uint64_t next_id = 1;
 
   Fixture() {
-    router = spawn_request_router(system, {.num_groups = 2, .seed = 7});
+    router = spawn_request_router(system, {.roles = {2, GroupRole::kBoth}, .seed = 7});
     client = spawn_client(outputs);
     for (std::uint32_t group = 0; group < 2; ++group) connect(group);
     coordinator.run();
@@ -46,7 +46,9 @@ struct Fixture {
     const caf::actor actor = system.spawn([this, group](caf::event_based_actor*) {
       return caf::behavior{
           [](const Subscribe&) { return Status{}; },
-          [=, this](const GenerateRequest& request) { given[group].push_back(request); },
+          [=, this](const SubmitRequest& submission) {
+            given[group].push_back(submission.request);
+          },
           [=, this](const AbortRequests& abort) {
             aborted.insert(aborted.end(), abort.ids.begin(), abort.ids.end());
           }};
@@ -150,7 +152,7 @@ BOOST_FIXTURE_TEST_CASE(a_request_without_a_seed_gets_its_own_key, Fixture) {
 BOOST_FIXTURE_TEST_CASE(a_restart_with_the_same_seed_draws_different_keys, Fixture) {
   submit(0);
   const RequestRouterActor first = router;
-  router = spawn_request_router(system, {.num_groups = 2, .seed = 7, .life = 1});
+  router = spawn_request_router(system, {.roles = {2, GroupRole::kBoth}, .seed = 7, .life = 1});
   connect(0);
   coordinator.run();
   submit(0);

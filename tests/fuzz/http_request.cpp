@@ -45,6 +45,9 @@ class Engine final : public EnginePort {
   void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override {
     reply(TopologyStatus{});
   }
+  void load_adapter(LoadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
+  void unload_adapter(UnloadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
+  [[nodiscard]] std::shared_ptr<const AdapterList> adapters() const override { return nullptr; }
   [[nodiscard]] bool healthy() const noexcept override { return true; }
 
   std::vector<RequestId> submitted;

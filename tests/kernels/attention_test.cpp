@@ -16,6 +16,18 @@ struct Shape {
   std::int32_t window = 0;
   float softcap = 0.0f;
   float scale = 0.3f;
+  std::int32_t local_chunk = 0;
+  bool has_sinks = false;
+  std::int64_t latent_dim = 0;  ///< not 0: values are the ends of keys
+
+  [[nodiscard]] std::int64_t value_dim() const { return latent_dim != 0 ? latent_dim : head_dim; }
+  /// One score is the largest, one is too small to count.
+  [[nodiscard]] Floats sinks() const {
+    Floats sinks;
+    for (std::int64_t head = 0; has_sinks && head < num_heads; ++head)
+      sinks.push_back(head == 0 ? 9.0f : head == 1 ? -200.0f : 0.5f * static_cast<float>(head));
+    return sinks;
+  }
 };
 
 /// Tokens of one sequence: q, k and v of all positions.
@@ -31,9 +43,10 @@ struct Sequence {
 
   /// The positions that the token at `t` sees, [first, second).
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> seen_by(std::int64_t t,
-                                                              std::int32_t window) const {
+                                                              const Shape& shape) const {
     std::pair<std::int64_t, std::int64_t> seen = {
-        window > 0 ? std::max<std::int64_t>(0, t - window + 1) : 0, t + 1};
+        shape.window > 0 ? std::max<std::int64_t>(0, t - shape.window + 1) : 0, t + 1};
+    if (shape.local_chunk > 0) seen.first = t - t % shape.local_chunk;
     for (const TwoWaySpan& span : spans) {
       if (t >= span.begin && t < span.end)
         seen = {std::min<std::int64_t>(seen.first, span.begin), span.end};
@@ -45,7 +58,7 @@ struct Sequence {
 /// Whether queries and the softmax's weights are rounded to bf16.
 bool attends_in_bf16(const OpTable& ops, const Shape& shape, ElementType type) {
   const bool fits = type == ElementType::kBF16 || scale_bytes(type) != 0;
-  return has_bf16_unit(ops) && fits && shape.head_dim % 32 == 0;
+  return has_bf16_unit(ops) && fits && shape.head_dim % 32 == 0 && shape.latent_dim == 0;
 }
 
 /// A row as a cache in 8 bits keeps it: the nearest multiples of a scale, or the nearest numbers of
@@ -91,12 +104,14 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   const std::int64_t dim = shape.head_dim;
   const std::vector<double> keys = as_stored(seq.k, dim, type);
-  const std::vector<double> values = as_stored(seq.v, dim, type);
+  const std::vector<double> values = shape.latent_dim != 0 ? keys : as_stored(seq.v, dim, type);
+  const std::int64_t first_element = dim - shape.value_dim();
+  const Floats sinks = shape.sinks();
   std::vector<double> out;
   for (std::int64_t t = 0; t < seq.length; ++t) {
     for (std::int64_t h = 0; h < shape.num_heads; ++h) {
       const float* q = seq.q.data() + (t * shape.num_heads + h) * dim;
-      const auto [first, end] = seq.seen_by(t, shape.window);
+      const auto [first, end] = seq.seen_by(t, shape);
       std::vector<double> weights;
       for (std::int64_t j = first; j < end; ++j) {
         const double* k = keys.data() + (j * shape.num_kv_heads + h / group) * dim;
@@ -109,10 +124,11 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
         if (cap > 0) score = cap * std::tanh(score / cap);
         weights.push_back(score);
       }
+      if (shape.has_sinks) weights.push_back(double{sinks[static_cast<std::size_t>(h)]});
       const double largest = *std::max_element(weights.begin(), weights.end());
       for (double& weight : weights) weight = std::exp(weight - largest);
       const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-      for (std::int64_t d = 0; d < dim; ++d) {
+      for (std::int64_t d = first_element; d < dim; ++d) {
         double value = 0.0;
         for (std::int64_t j = first; j < end; ++j) {
           const double* v = values.data() + (j * shape.num_kv_heads + h / group) * dim;
@@ -132,8 +148,8 @@ class TestCache {
   TestCache(const Shape& shape, ElementType type, std::int64_t block_size, std::int64_t num_seqs,
             std::int64_t max_len, std::uint32_t seed)
       : max_blocks_((max_len + block_size - 1) / block_size),
-        view_{nullptr,       type, num_seqs * max_blocks_, block_size, shape.num_kv_heads,
-              shape.head_dim},
+        view_{nullptr,        type, num_seqs * max_blocks_, block_size, shape.num_kv_heads,
+              shape.head_dim, 0,    shape.latent_dim},
         tables_(static_cast<std::size_t>(view_.num_blocks)) {
     if (block_size != 16) view_.padded_page_bytes = view_.block_bytes() + 192;
     memory_.assign(static_cast<std::size_t>(view_.num_blocks * view_.page_stride()) + 64,
@@ -202,6 +218,8 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
     rows.push_back(cache.row(static_cast<std::int64_t>(s)));
   }
   const std::int64_t num_queries = starts.back();
+  const std::int64_t out_size = shape.num_heads * shape.value_dim();
+  const Floats sinks = shape.sinks();
   const TestContext context(workspace_bytes, num_threads);
   Floats rotated_q(static_cast<std::size_t>(num_tokens * q_size));
   ops.rope_and_write_kv(context,
@@ -210,7 +228,7 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
                          .v = heads(v, num_tokens, shape.num_kv_heads, shape.head_dim),
                          .slots = slots.data(),
                          .cache = cache.view()});
-  Floats out(q.size(), -1.0f);
+  Floats out(static_cast<std::size_t>(num_queries * out_size), -1.0f);
   ops.attention(context,
                 {.q = heads(std::as_const(q), num_queries, shape.num_heads, shape.head_dim),
                  .cache = cache.view(),
@@ -222,14 +240,16 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
                  .num_seqs = static_cast<std::int64_t>(seqs.size()),
                  .scale = shape.scale,
                  .sliding_window = shape.window,
+                 .local_chunk = shape.local_chunk,
                  .logit_softcap = shape.softcap,
+                 .sinks = sinks.empty() ? nullptr : sinks.data(),
                  .two_way_spans = spans.empty() ? nullptr : spans.data(),
                  .span_start_loc = span_starts.data(),
-                 .out = heads(out, num_queries, shape.num_heads, shape.head_dim)});
+                 .out = heads(out, num_queries, shape.num_heads, shape.value_dim())});
   for (std::size_t s = 0; s < seqs.size(); ++s) {
-    outs[s].resize(seqs[s].q.size());
-    std::copy(out.begin() + starts[s] * q_size, out.begin() + starts[s + 1] * q_size,
-              outs[s].begin() + (pieces[s].end - pieces[s].num_queries) * q_size);
+    outs[s].resize(static_cast<std::size_t>(seqs[s].length * out_size));
+    std::copy(out.begin() + starts[s] * out_size, out.begin() + starts[s + 1] * out_size,
+              outs[s].begin() + (pieces[s].end - pieces[s].num_queries) * out_size);
   }
 }
 
@@ -253,6 +273,8 @@ const Shape kShapes[] = {
     {.window = 24},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128, .window = 260, .softcap = 5.0f},
     {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .scale = 0.125f},
+    {.local_chunk = 24, .has_sinks = true},
+    {.num_kv_heads = 1, .head_dim = 60, .latent_dim = 36},
 };
 
 BOOST_AUTO_TEST_CASE(attention_equals_double_precision_for_every_set_and_cache_type) {
@@ -294,8 +316,8 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_th
             if (in_head % 2 == 1) seq.v[d] *= 1e-5f;
           }
         }
-        const auto n = static_cast<std::int64_t>(seq.q.size());
         const Floats whole = run_in_pieces(*ops, shape, seq, type, 16, 290, 1, 1);
+        const auto n = static_cast<std::int64_t>(whole.size());
         std::vector<std::tuple<int, int, int>> cuts = {{16, 1, 2}, {5, 257, 4}, {16, 16, 2}};
         if (!kSanitized) cuts.insert(cuts.end(), {{32, 100, 1}, {128, 290, 4}, {8, 33, 2}});
         for (const auto& [block_size, step, threads] : cuts) {
@@ -314,7 +336,7 @@ BOOST_AUTO_TEST_CASE(decode_split_over_chunks_has_the_bits_of_decode_in_one_piec
     for (const Shape& shape : kShapes) {
       const Sequence seq(shape, 1030, 5);
       const std::int64_t workspace = ops->attention_workspace_bytes(
-          {shape.num_heads, shape.num_kv_heads, shape.head_dim, 1030}, 4);
+          {shape.num_heads, shape.num_kv_heads, shape.value_dim(), 1030}, 4);
       TestCache cache(shape, ElementType::kBF16, 16, 1, 1030, 1);
       std::vector<Floats> split(1);
       std::vector<Floats> whole(1);
@@ -403,9 +425,9 @@ BOOST_AUTO_TEST_CASE(sequences_with_few_or_no_queries_get_the_same_bits) {
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16,
                                    ElementType::kI8, ElementType::kF8E4M3}) {
       for (const Shape& shape : kShapes) {
-        const std::int64_t row = shape.num_heads * shape.head_dim;
+        const std::int64_t row = shape.num_heads * shape.value_dim();
         const std::int64_t workspace = ops->attention_workspace_bytes(
-            {shape.num_heads, shape.num_kv_heads, shape.head_dim, kLength}, 4);
+            {shape.num_heads, shape.num_kv_heads, shape.value_dim(), kLength}, 4);
         const std::vector<Sequence> seqs(6, Sequence(shape, kLength, 14));
         const Floats whole = run_in_pieces(*ops, shape, seqs[0], type, 16, kLength, 3);
         // None at both ends and side by side; a decode and the end of a prompt between them.
@@ -489,8 +511,7 @@ BOOST_AUTO_TEST_CASE(tokens_of_a_span_see_all_of_it_and_the_others_what_they_alw
         std::int64_t num_wrong = 0;
         for (std::int64_t t = 0; t < kLength; ++t) {
           const bool same = same_bits(got.data() + t * row, without.data() + t * row, row);
-          if (same != (seq.seen_by(t, shape.window) == causal.seen_by(t, shape.window)))
-            ++num_wrong;
+          if (same != (seq.seen_by(t, shape) == causal.seen_by(t, shape))) ++num_wrong;
         }
         BOOST_TEST(num_wrong == 0, ops->name << " type " << int(type) << " dim " << shape.head_dim);
       }
@@ -504,7 +525,7 @@ BOOST_AUTO_TEST_CASE(spans_have_the_same_bits_in_chunks_in_batches_and_in_every_
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kI8}) {
       for (const Shape& shape : kShapes) {
         if (kSanitized && shape.num_heads > 8) continue;  // it takes as long as the others together
-        const std::int64_t row = shape.num_heads * shape.head_dim;
+        const std::int64_t row = shape.num_heads * shape.value_dim();
         Sequence seq(shape, kLength, 4);
         const Floats text = run_in_pieces(*ops, shape, seq, type, 16, kLength, 1, 1);
         std::vector<Sequence> seqs(3, seq);
@@ -512,7 +533,7 @@ BOOST_AUTO_TEST_CASE(spans_have_the_same_bits_in_chunks_in_batches_and_in_every_
         seqs[2].spans = kSpans;
         const Floats whole = run_in_pieces(*ops, shape, seqs[0], type, 16, kLength, 1, 1);
         const std::int64_t workspace = ops->attention_workspace_bytes(
-            {shape.num_heads, shape.num_kv_heads, shape.head_dim, kLength}, 4);
+            {shape.num_heads, shape.num_kv_heads, shape.value_dim(), kLength}, 4);
         TestCache cache(shape, type, 8, 3, kLength, 2);
         std::vector<Floats> outs(3);
         // No span is cut; of the last one in the third sequence only the last tokens attend.

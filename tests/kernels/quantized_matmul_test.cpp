@@ -192,6 +192,53 @@ BOOST_AUTO_TEST_CASE(a_worker_with_its_part_of_quantised_columns_computes_its_su
   }
 }
 
+BOOST_AUTO_TEST_CASE(numbers_of_4_bits_with_exponents_have_the_bits_of_wide_ones) {
+  constexpr std::int8_t kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  for (const auto& [n, k, shards, group] : {std::tuple{1, 1, 1, 32},
+                                            {3, 40, 2, 32},
+                                            {65, 96, 1, 32},
+                                            {130, 64, 4, 16},
+                                            {16, 540, 4, 5}}) {
+    WeightSpec spec{.num_rows = n, .num_cols = k, .k_shards = shards};
+    spec.quantized = QuantizedType::kFp4;
+    spec.group_size = group;
+    WeightSpec wide = spec;
+    wide.quantized = QuantizedType::kNone;
+    std::mt19937 random(static_cast<std::uint32_t>(n));
+    std::vector<std::int8_t> values(static_cast<std::size_t>(n * k));
+    for (std::int8_t& value : values) value = kTwice[random() % 16];
+    Floats scales(static_cast<std::size_t>(n * shards * spec.groups_per_shard()));
+    for (float& scale : scales) {
+      const int exponent = static_cast<int>(random() % 40) - 30;
+      scale = exponent == -30 ? 0.0f : std::ldexp(1.0f, exponent);
+    }
+    const std::int64_t depth = k / shards;
+    Floats numbers;
+    for (std::int64_t i = 0; i < n * k; ++i) {
+      const std::int64_t shard = i % k / depth;
+      const std::int64_t at =
+          (i / k * shards + shard) * spec.groups_per_shard() + i % k % depth / spec.group_size;
+      numbers.push_back(static_cast<float>(values[static_cast<std::size_t>(i)]) *
+                        scales[static_cast<std::size_t>(at)]);
+    }
+    constexpr std::int64_t kRows = 37;
+    const Floats x = random_floats(kRows * k, 4);
+    const Floats bias = random_floats(n, 3);
+    for (const OpTable* ops : all_backends()) {
+      PackedStore packed(*ops, spec);
+      ops->pack_quantized_rows(spec, {values.data(), scales.data(), nullptr, n}, 0, packed.data());
+      const PackedStore expanded(*ops, wide, {numbers.data(), ElementType::kF32, n, k});
+      for (const std::int64_t m : {1, 5, 6, 37}) {
+        const ConstMatrix rows(x.data(), m, k);
+        const Floats want = product(*ops, expanded.weight(), rows, bias);
+        const Floats got = product(*ops, packed.weight(), rows, bias);
+        BOOST_TEST(same_bits(got.data(), want.data(), m * n),
+                   ops->name << " " << n << " x " << k << " rows " << m);
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_row_that_is_not_finite_gives_no_number_and_leaves_the_others_alone) {
   WeightSpec spec{.num_rows = 70, .num_cols = 67};
   spec.group_size = 32;

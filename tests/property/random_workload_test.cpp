@@ -33,11 +33,12 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
     }
     coverage += workload.coverage();
   }
-  BOOST_TEST_MESSAGE(coverage.hits << " hits, " << coverage.preemptions << " preemptions, "
-                                   << coverage.copies << " copies, " << coverage.evictions
-                                   << " evictions, " << coverage.loads << " loads, "
-                                   << coverage.failed_loads << " failed, " << coverage.encoded
-                                   << " pictures encoded, " << coverage.kept << " kept");
+  BOOST_TEST_MESSAGE(coverage.hits
+                     << " hits, " << coverage.preemptions << " preemptions, " << coverage.copies
+                     << " copies, " << coverage.evictions << " evictions, " << coverage.loads
+                     << " loads, " << coverage.failed_loads << " failed, " << coverage.encoded
+                     << " pictures encoded, " << coverage.ahead << " ahead, " << coverage.kept
+                     << " kept");
   if (num_operations < 20000) return;
   BOOST_TEST(coverage.hits > 0u);
   BOOST_TEST(coverage.preemptions > 0u);
@@ -48,6 +49,7 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   BOOST_TEST(coverage.failed_loads > 0u);
   BOOST_TEST(coverage.encoded > 0u);
   BOOST_TEST(coverage.kept > 0u);
+  BOOST_TEST(coverage.ahead > 0u);
 }
 
 }  // namespace

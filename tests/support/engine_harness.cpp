@@ -50,7 +50,8 @@ InputProcessorActor::behavior_type fake_input(
     InputProcessorActor::stateful_pointer<FakeInputState> self,
     const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
   return {
-      [=](GenerateRequest& request) {
+      [=](SubmitRequest& submission) {
+        GenerateRequest& request = submission.request;
         const auto& prompt = std::get<TokensPrompt>(request.prompt).token_ids;
         ask(self, output_processor,
             OutputRequest{.id = request.id,

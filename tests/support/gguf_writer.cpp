@@ -82,6 +82,21 @@ Renamings own_names(std::string_view architecture) {
             {"mlp.shared_expert.gate_proj.", "ffn_gate_shexp."},
             {"mlp.shared_expert.up_proj.", "ffn_up_shexp."},
             {"mlp.shared_expert.down_proj.", "ffn_down_shexp."}};
+  if (architecture == "gpt-oss")
+    return {{"post_attention_layernorm.", "post_attention_norm."},
+            {"self_attn.sinks", "attn_sinks.weight"},
+            {"mlp.router.", "ffn_gate_inp."}};
+  if (architecture == "deepseek2")
+    return {{"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+            {"self_attn.q_a_proj.", "attn_q_a."},
+            {"self_attn.q_a_layernorm.", "attn_q_a_norm."},
+            {"self_attn.q_b_proj.", "attn_q_b."},
+            {"self_attn.kv_a_proj_with_mqa.", "attn_kv_a_mqa."},
+            {"self_attn.kv_a_layernorm.", "attn_kv_a_norm."},
+            {"self_attn.kv_b_proj.", "attn_kv_b."},
+            {"mlp.shared_experts.gate_proj.", "ffn_gate_shexp."},
+            {"mlp.shared_experts.up_proj.", "ffn_up_shexp."},
+            {"mlp.shared_experts.down_proj.", "ffn_down_shexp."}};
   return {};
 }
 
@@ -189,7 +204,84 @@ void add_own_config(GgufWriter& writer, const ModelConfig& config, const std::st
     integer("expert_shared_feed_forward_length", config.experts->shared_size);
   } else if (name == "qwen3moe") {
     integer("expert_feed_forward_length", config.experts->intermediate_size);
+  } else if (name == "gpt-oss") {
+    integer("expert_feed_forward_length", config.experts->intermediate_size);
+    integer("attention.sliding_window", config.sliding_windows.front());
+  } else if (name == "deepseek2") {
+    integer("rope.dimension_count", config.latent->rotary_dim);
+    real("rope.scaling.yarn_log_multiplier", 0.1f);
+    integer("attention.kv_lora_rank", config.latent->kv_rank);
+    integer("attention.q_lora_rank", config.latent->q_rank);
+    integer("attention.key_length_mla", config.latent->plain_dim + config.latent->rotary_dim);
+    integer("attention.value_length_mla", config.latent->value_dim);
+    integer("expert_feed_forward_length", config.experts->intermediate_size);
+    integer("expert_shared_count", config.experts->shared_size / config.experts->intermediate_size);
+    integer("leading_dense_block_count",
+            std::ranges::find(config.experts->layers, true) - config.experts->layers.begin());
+    integer("expert_group_count", config.experts->num_groups);
+    integer("expert_group_used_count", config.experts->num_chosen_groups);
+    real("expert_weights_scale", config.experts->weight_scale);
+    writer.add_flag(name + ".expert_weights_norm", config.experts->normalises_weights);
+    integer("expert_gating_func", 2);
   }
+}
+
+/// Experts of gpt-oss as the converters store them: gates, `up` and what follows, each of all
+/// experts in one tensor; as f32, or in blocks where they are. False: it is another tensor.
+bool add_stacked_experts(GgufWriter& writer, const Checkpoint& checkpoint, const std::string& name,
+                         const TensorView& tensor) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  const std::size_t at = name.find(kExperts);
+  if (at == std::string::npos || name.ends_with(".weight")) return false;
+  const std::string matrix = name.substr(at + kExperts.size());
+  if (matrix.ends_with("_scales")) return true;
+  const std::string prefix = "blk." + name.substr(std::string_view("model.layers.").size(),
+                                                  at - std::string_view("model.layers.").size());
+  const bool is_gate_up = matrix.starts_with("gate_up_proj");
+  const std::int64_t step = is_gate_up ? 2 : 1;
+  const bool is_bias = matrix.ends_with("_bias");
+  const bool is_blocks = matrix.ends_with("_blocks");
+  const std::int64_t num_experts = tensor.shape[0];
+  const std::int64_t stored_rows = is_blocks ? tensor.shape[1] : tensor.shape.back();
+  const std::int64_t num_cols = is_bias ? 1 : is_blocks ? tensor.shape[2] * 32 : tensor.shape[1];
+  const std::byte* const scales =
+      is_blocks ? checkpoint.find(name.substr(0, name.size() - 7) + "_scales")->view.bytes.data()
+                : nullptr;
+  const TensorView flat{tensor.type, {tensor.num_elements()}, tensor.bytes};
+  for (std::int64_t first = 0; first < step; ++first) {
+    std::string bytes;
+    for (std::int64_t expert = 0; expert < num_experts; ++expert)
+      for (std::int64_t row = first; row < stored_rows; row += step) {
+        if (is_blocks) {
+          const std::int64_t begin = (expert * stored_rows + row) * num_cols / 32;
+          for (std::int64_t block = begin; block < begin + num_cols / 32; ++block) {
+            const auto nibble = [&](std::int64_t i) {
+              return std::to_integer<int>(
+                         tensor.bytes[static_cast<std::size_t>(block * 16 + i / 2)]) >>
+                         (i % 2 * 4) &
+                     15;
+            };
+            bytes += static_cast<char>(scales[block]);
+            for (std::int64_t i = 0; i < 16; ++i)
+              bytes += static_cast<char>(nibble(i) | nibble(i + 16) << 4);
+          }
+          continue;
+        }
+        for (std::int64_t col = 0; col < num_cols; ++col) {
+          float value = 0;
+          widen_row(flat, 0, (expert * num_cols + col) * stored_rows + row, 1, &value);
+          append(bytes, value);
+        }
+      }
+    std::vector<std::int64_t> shape = {num_experts, stored_rows / step};
+    if (!is_bias) shape.push_back(num_cols);
+    const std::string part = !is_gate_up  ? "ffn_down_exps"
+                             : first == 0 ? "ffn_gate_exps"
+                                          : "ffn_up_exps";
+    writer.add_tensor(prefix + "." + part + (is_bias ? ".bias" : ".weight"),
+                      is_blocks ? GgmlType::kMXFP4 : GgmlType::kF32, shape, bytes);
+  }
+  return true;
 }
 
 void add_config(GgufWriter& writer, const ModelConfig& config, const std::string& name) {
@@ -211,6 +303,11 @@ void add_config(GgufWriter& writer, const ModelConfig& config, const std::string
   if (config.rope.kind == RopeKind::kLinear) {
     writer.add(key("rope.scaling.type"), "linear");
     writer.add(key("rope.scaling.factor"), static_cast<float>(config.rope.factor));
+  }
+  if (config.rope.kind == RopeKind::kYarn) {
+    writer.add(key("rope.scaling.type"), "yarn");
+    writer.add(key("rope.scaling.factor"), static_cast<float>(config.rope.factor));
+    number("rope.scaling.original_context_length", config.rope.original_max_positions);
   }
   if (config.rope.kind == RopeKind::kLlama3) add_rope_divisors(writer, config);
   if (config.experts) {
@@ -393,6 +490,8 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
     const std::string tensor_name = text_name(stored_name);
     if (tensor_name.empty() || layer_of(tensor_name) >= config.num_layers) continue;
     if (config.tie_word_embeddings && tensor_name.starts_with("lm_head.")) continue;
+    if (name == "gpt-oss" && add_stacked_experts(writer, checkpoint, tensor_name, tensor.view))
+      continue;
     const std::vector<std::int64_t>& shape = tensor.view.shape;
     const bool is_matrix = shape.size() == 2;
     const std::int64_t num_rows = is_matrix ? shape[0] : 1;

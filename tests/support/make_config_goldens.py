@@ -78,11 +78,23 @@ BASES = {
                       mamba_chunk_size=16, mamba_rms_norm=True, mamba_norm_before_gate=False, embedding_multiplier=2.0,
                       key_multiplier=0.5, lm_head_multiplier=0.5, ssm_multipliers=[0.7, 0.9, 0.4, 0.5, 0.35],
                       mlp_multipliers=[0.8, 0.6]),
+    "gpt_oss": dict(COMMON, architectures=["GptOssForCausalLM"], model_type="gpt_oss", head_dim=8, sliding_window=8,
+                    num_local_experts=4, num_experts_per_tok=2, pad_token_id=0),
+    "llama4": dict(COMMON, architectures=["Llama4ForCausalLM"], model_type="llama4_text", head_dim=8,
+                   intermediate_size=EXPERT_INNER, intermediate_size_mlp=INNER, no_rope_layers=[1, 1, 0, 1],
+                   attention_chunk_size=8, floor_scale=4, num_local_experts=4, num_experts_per_tok=2,
+                   interleave_moe_layer_step=2, pad_token_id=0),
+    "deepseek_v3": dict(COMMON, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3",
+                        num_key_value_heads=HEADS, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8,
+                        qk_rope_head_dim=4, v_head_dim=12, n_routed_experts=4, n_group=2, topk_group=1,
+                        num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1,
+                        moe_intermediate_size=EXPERT_INNER, num_nextn_predict_layers=0),
 }
 # What they call the mixture in a layer, the matrices of an expert, and its size.
 EXPERTS = {"mixtral": ("block_sparse_moe", ("w1", "w3", "w2"), INNER),
            "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER),
-           "qwen2_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER)}
+           "qwen2_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER),
+           "deepseek_v3": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER)}
 GEMMAS = ("gemma2", "gemma3")
 STATES = ("mamba2", "bamba", "falcon_h1")
 NORMS = {"gemma2": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
@@ -135,6 +147,8 @@ def weights(family):
                                 ("down_proj", (HIDDEN, INNER))):
                 tensors[prefix + f"mlp.shared_expert.{name}.weight"] = normal(shape, shape[1] ** -0.5)
             tensors[prefix + "mlp.shared_expert_gate.weight"] = normal((1, HIDDEN), 0.3)
+        if family in OWN_LAYERS:
+            OWN_LAYERS[family](tensors, prefix, normal)
     return tensors
 
 
@@ -171,6 +185,47 @@ def state_weights(family):
         for name in ["norm"] if family == "mamba2" else ["input_layernorm", "pre_ff_layernorm"]:
             tensors[prefix + name + ".weight"] = normal((HIDDEN,), 0.2, 1.0)
     return tensors
+
+
+def gpt_oss_layer(tensors, prefix, normal):
+    """Biases of experts and router, sinks; experts in one tensor."""
+    tensors[prefix + "self_attn.sinks"] = normal((HEADS,), 1.0)
+    tensors[prefix + "mlp.router.weight"] = normal((NUM_EXPERTS, HIDDEN), 0.5)
+    tensors[prefix + "mlp.router.bias"] = normal((NUM_EXPERTS,), 0.5)
+    for name, rows, cols in (("gate_up_proj", 2 * INNER, HIDDEN), ("down_proj", HIDDEN, INNER)):
+        tensors[prefix + f"mlp.experts.{name}"] = normal((NUM_EXPERTS, cols, rows), 3 * cols ** -0.5)
+        tensors[prefix + f"mlp.experts.{name}_bias"] = normal((NUM_EXPERTS, rows), 1.0)
+
+
+def llama4_layer(tensors, prefix, normal):
+    """Both kinds of MLP under another name; experts in one tensor."""
+    for suffix in (".weight", ".bias"):
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            tensors[prefix + f"feed_forward.{name}{suffix}"] = tensors.pop(prefix + f"mlp.{name}{suffix}")
+    tensors[prefix + "feed_forward.router.weight"] = normal((NUM_EXPERTS, HIDDEN), 0.5)
+    for name, rows, cols in (("gate_up_proj", 2 * EXPERT_INNER, HIDDEN), ("down_proj", HIDDEN, EXPERT_INNER)):
+        tensors[prefix + f"feed_forward.experts.{name}"] = normal((NUM_EXPERTS, cols, rows), 2 * cols ** -0.5)
+    for name, rows, cols in (("gate_proj", EXPERT_INNER, HIDDEN), ("up_proj", EXPERT_INNER, HIDDEN),
+                             ("down_proj", HIDDEN, EXPERT_INNER)):
+        tensors[prefix + f"feed_forward.shared_expert.{name}.weight"] = normal((rows, cols), cols ** -0.5)
+
+
+def deepseek_layer(tensors, prefix, normal):
+    """Latents, with and without one of the queries; a shared expert."""
+    sizes = {"q_proj": (HEADS * 12, HIDDEN), "q_a_proj": (16, HIDDEN), "q_b_proj": (HEADS * 12, 16),
+             "kv_a_proj_with_mqa": (20, HIDDEN), "kv_b_proj": (HEADS * 20, 16), "o_proj": (HIDDEN, HEADS * 12)}
+    for name, shape in sizes.items():
+        tensors[prefix + f"self_attn.{name}.weight"] = normal(shape, 2 * shape[1] ** -0.5)
+        tensors[prefix + f"self_attn.{name}.bias"] = normal((shape[0],), 0.3)
+    for name in ("q_a_layernorm", "kv_a_layernorm"):
+        tensors[prefix + f"self_attn.{name}.weight"] = normal((16,), 0.2, 1.0)
+    tensors[prefix + "mlp.gate.e_score_correction_bias"] = normal((NUM_EXPERTS,), 0.3).float()
+    for name, rows, cols in (("gate_proj", EXPERT_INNER, HIDDEN), ("up_proj", EXPERT_INNER, HIDDEN),
+                             ("down_proj", HIDDEN, EXPERT_INNER)):
+        tensors[prefix + f"mlp.shared_experts.{name}.weight"] = normal((rows, cols), cols ** -0.5)
+
+
+OWN_LAYERS = {"gpt_oss": gpt_oss_layer, "llama4": llama4_layer, "deepseek_v3": deepseek_layer}
 
 
 CASES = []
@@ -608,6 +663,85 @@ def state_cases():
     case("falcon_h1", "too few multipliers", "ssm_multipliers", ssm_multipliers=[0.5, 0.5])
 
 
+def mixture_cases():
+    """gpt-oss, Llama 4, DeepSeek-V3."""
+    every = "gpt_oss llama4 deepseek_v3"
+    case(every, "as it is", "config.json")
+    case(every, "a base", "rope_theta", rope_theta=100.0)
+    case(every, "the newer layout", "rope_parameters", rope_parameters=dict(rope_type="default", rope_theta=100.0))
+    case(every, "linear", "rope", rope_scaling=LINEAR)
+    case(every, "yarn", "rope", rope_parameters=YARN)
+    case(every, "yarn with both mscales", "rope", rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=1.3))
+    case("deepseek_v3", "yarn, the older spelling", "rope_scaling",
+         rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=1024, mscale_all_dim=1.0))
+    case("deepseek_v3", "linear with an mscale", "mscale_all_dim", rope_scaling=dict(LINEAR, mscale_all_dim=1.0))
+    case("llama4", "llama3", "rope_parameters", rope_parameters=dict(LLAMA3, original_max_position_embeddings=16))
+    case(every, "partial_rotary_factor", "partial_rotary_factor", partial_rotary_factor=0.5)
+    case(every, "is_causal false", "is_causal", refused=True, is_causal=False)
+    case("llama4 deepseek_v3", "gelu", "gelu", refused=True, hidden_act="gelu")
+    case(every, "attention_bias", "attention_bias", attention_bias=True)
+    case("gpt_oss", "no attention_bias", "attention_bias", attention_bias=False)
+    case(every, "mlp_bias", "mlp_bias", mlp_bias=True)
+    case(every, "another epsilon", "rms_norm_eps", rms_norm_eps=0.5)
+    case(every, "the epsilon of its class", "rms_norm_eps", rms_norm_eps=ABSENT)
+    case("gpt_oss llama4", "a null number of KV heads", "num_key_value_heads", num_key_value_heads=None)
+    case("deepseek_v3", "a null number of KV heads", "num_key_value_heads", num_key_value_heads=None)
+    case("deepseek_v3", "fewer KV heads", "num_key_value_heads", refused=True, num_key_value_heads=2)
+    case(every, "tied, another head is stored", "tie_word_embeddings", tie_word_embeddings=True)
+    case(every, "tied, no head is stored", "tie_word_embeddings", tie_word_embeddings=True, drop=["lm_head.weight"])
+    for chosen in (1, 3, 4):
+        case("gpt_oss llama4", f"{chosen} of 4 experts", "num_experts_per_tok", num_experts_per_tok=chosen)
+    case(every, "more experts chosen than there are", "num_experts_per_tok", num_experts_per_tok=5)
+    case("gpt_oss", "the other name of the number of experts", "num_experts", num_local_experts=ABSENT, num_experts=4)
+    case("gpt_oss", "two numbers of experts", "num_experts", refused=True, num_experts=3)
+    # gpt-oss.
+    case("gpt_oss", "another limit", "swiglu_limit", swiglu_limit=0.5)
+    case("gpt_oss", "another alpha", "swiglu_alpha", swiglu_alpha=0.7)
+    case("gpt_oss", "layer_types", "layer_types", layer_types=["full_attention", "sliding_attention"] * 2)
+    case("gpt_oss", "chunked layers", "layer", refused=True, layer_types=["chunked_attention"] * LAYERS)
+    case("gpt_oss", "a null window", "sliding_window", refused=True, sliding_window=None)
+    case("gpt_oss", "the window of its class", "sliding_window", sliding_window=ABSENT)
+    case("gpt_oss", "a head of the hidden size", "head_dim", head_dim=None)
+    # Llama 4.
+    case("llama4", "an interval", "no_rope_layer_interval", no_rope_layers=None, no_rope_layer_interval=2)
+    case("llama4", "the interval of its class", "no_rope_layers", no_rope_layers=ABSENT)
+    case("llama4", "no layer with an interval", "no_rope_layers", no_rope_layers=[])
+    case("llama4", "too few layers", "no_rope_layers", no_rope_layers=[1, 0])
+    case("llama4", "more layers than there are", "no_rope_layers", no_rope_layers=[1, 0, 1, 0, 1, 1])
+    case("llama4", "no temperature", "attn_temperature_tuning", attn_temperature_tuning=False)
+    case("llama4", "another temperature", "attn_scale", attn_scale=0.5)
+    case("llama4", "the floor of its class", "floor_scale", floor_scale=ABSENT)
+    case("llama4", "no norms", "use_qk_norm", use_qk_norm=False)
+    case("llama4", "null chunks", "attention_chunk_size", refused=True, attention_chunk_size=None)
+    case("llama4", "the chunks of its class", "attention_chunk_size", attention_chunk_size=ABSENT)
+    case("llama4", "layer_types", "layer_types", layer_types=["full_attention", "chunked_attention"] * 2)
+    case("llama4", "windowed layers", "layer", refused=True, layer_types=["sliding_attention"] * LAYERS)
+    case("llama4", "experts everywhere", "interleave_moe_layer_step", interleave_moe_layer_step=1)
+    case("llama4", "the layers of its class", "interleave_moe_layer_step", interleave_moe_layer_step=ABSENT)
+    case("llama4", "layers with experts by number", "moe_layers", moe_layers=[0, 3])
+    case("llama4", "no layers with experts", "moe_layers", moe_layers=[])
+    # DeepSeek-V3.
+    case("deepseek_v3", "queries without a latent", "q_lora_rank", q_lora_rank=None)
+    case("deepseek_v3", "queries without a latent, with biases", "attention_bias", refused=True, q_lora_rank=None,
+         attention_bias=True)
+    case("deepseek_v3", "halves are rotated", "rope_interleave", rope_interleave=False)
+    case("deepseek_v3", "both groups", "topk_group", topk_group=2)
+    case("deepseek_v3", "one group", "n_group", n_group=1)
+    case("deepseek_v3", "groups that do not divide the experts", "n_group", refused=True, n_group=3)
+    case("deepseek_v3", "groups of one", "n_group", refused=True, n_group=4)
+    case("deepseek_v3", "more groups chosen than there are", "topk_group", refused=True, topk_group=3)
+    case("deepseek_v3", "more experts chosen than in the groups", "topk_group", refused=True, num_experts_per_tok=3)
+    case("deepseek_v3", "weights as they are", "norm_topk_prob", norm_topk_prob=False)
+    case("deepseek_v3", "another scaling factor", "routed_scaling_factor", routed_scaling_factor=0.5)
+    case("deepseek_v3", "more dense layers", "first_k_dense_replace", first_k_dense_replace=3)
+    case("deepseek_v3", "no dense layers", "first_k_dense_replace", first_k_dense_replace=0)
+    case("deepseek_v3", "softmax", "scoring_func", refused=True, scoring_func="softmax")
+    case("deepseek_v3", "another choice", "topk_method", refused=True, topk_method="greedy")
+    case("deepseek_v3", "every second layer", "moe_layer_freq", refused=True, moe_layer_freq=2)
+    case("deepseek_v3", "what published models say", "scoring_func", scoring_func="sigmoid", topk_method="noaux_tc",
+         moe_layer_freq=1, ep_size=1, pretraining_tp=1, num_nextn_predict_layers=1, aux_loss_alpha=0.001, seq_aux=True)
+
+
 def reference(folder):
     """The log-probabilities of the prompt, or why there are none."""
     torch.set_num_threads(1)
@@ -655,6 +789,7 @@ def main():
     experts_cases()
     family_cases()
     state_cases()
+    mixture_cases()
     assert len({entry["name"] for entry in CASES}) == len(CASES)
     plain = {}
     for i, entry in enumerate(CASES):

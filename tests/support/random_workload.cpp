@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
+#include "messages/encoder_input.hpp"
 #include "tests/support/exact_grammar.hpp"
 
 namespace troupe {
@@ -73,10 +74,13 @@ void RandomWorkload::choose_pictures(const KVCacheSettings& settings) {
   encoder_manager_.emplace(pictures_);
   encoder_port_.emplace(*encoder_manager_);
   kinds_ += pictures_.whole_runs ? " whole pictures" : " pictures";
+  config_.encode_ahead = pick(0, 1) == 1;
+  if (config_.encode_ahead) kinds_ += " ahead";
 }
 
 /// One at a place where other requests have it as well, and one more.
 void RandomWorkload::add_pictures(EngineCoreRequest& request) {
+  static const auto kData = std::make_shared<const std::vector<char>>(1);
   const auto length = static_cast<std::int32_t>(request.prompt_token_ids.size());
   std::int32_t offset = 3;
   for (int i = 0; i < 2; ++i) {
@@ -94,8 +98,28 @@ void RandomWorkload::add_pictures(EngineCoreRequest& request) {
     // A drafter that reads ahead from one picture into the next needs both at once, for which the
     // cache may be too small.
     offset += item.length + pick(2 * config_.speculative.num_prefill_lookahead, 6);
+    item.data = kData;
     request.mm_features.push_back(std::move(item));
   }
+}
+
+/// What the workers do of a picture that is encoded beside steps, and report.
+std::vector<std::string> RandomWorkload::encode_ahead(const SchedulerOutput& planned) {
+  for (const auto& [id, index] : planned.scheduled_encoder_inputs) {
+    const std::string& used = items_.at(id).at(static_cast<std::size_t>(index)).identifier;
+    if (config_.encode_ahead) BOOST_TEST((ahead_ && ahead_->identifier == used));
+    if (ahead_ && ahead_->identifier == used) ahead_.reset();
+  }
+  if (!planned.encode_ahead) return {};
+  const MultiModalFeature& item = *planned.encode_ahead;
+  const bool is_known = ahead_ && ahead_->identifier == item.identifier;
+  if (!is_known && item.data == nullptr) return {item.identifier};
+  if (!is_known) ahead_ = {item.identifier, pick(0, 5)};
+  const bool had_ended = ahead_->num_slices == 0 && item.data == nullptr;
+  if (ahead_->num_slices > 0) --ahead_->num_slices;
+  if (ahead_->num_slices > 0 || had_ended) return {};
+  ++coverage_.ahead;
+  return {item.identifier};
 }
 
 void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
@@ -107,7 +131,7 @@ void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
   for (const auto& [id, index] : planned.scheduled_encoder_inputs) {
     // One that was evicted in the same step may be there still.
     const MultiModalFeature& item = items_.at(id).at(static_cast<std::size_t>(index));
-    outputs_[item.identifier] = EncoderCacheManager::num_embeds(item);
+    outputs_[item.identifier] = num_embeds(item);
     ++coverage_.encoded;
   }
   for (std::size_t i = 0; i < planned.scheduled_ids.size(); ++i) {
@@ -120,13 +144,13 @@ void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
         // A worker encodes what its tokens need and is not there: of a request that was preempted
         // in the step that was to encode it, which then did not.
         coverage_.kept += outputs_.contains(item.identifier);
-        outputs_[item.identifier] = EncoderCacheManager::num_embeds(item);
+        outputs_[item.identifier] = num_embeds(item);
         if (pictures_.whole_runs) BOOST_TEST(run.end <= end);
       }
   }
-  std::int32_t num_embeds = 0;
-  for (const auto& [identifier, size] : outputs_) num_embeds += size;
-  BOOST_TEST(num_embeds <= pictures_.capacity);
+  std::int32_t num_kept = 0;
+  for (const auto& [identifier, size] : outputs_) num_kept += size;
+  BOOST_TEST(num_kept <= pictures_.capacity);
 }
 
 void RandomWorkload::choose_connector(KVCacheSettings& settings) {
@@ -292,7 +316,8 @@ void RandomWorkload::step() {
     for (const NewRequestData& data : planned.new_requests)
       coverage_.hits += data.num_computed_tokens > 0;
     if (is_blocked_) BOOST_TEST(planned.scheduled_ids.empty());
-    may_wait = planned.scheduled_ids.empty() && planned.preempted_ids.empty() && !defer_prefills;
+    may_wait = planned.scheduled_ids.empty() && planned.preempted_ids.empty() && !defer_prefills &&
+               !planned.encode_ahead;
   }
   const std::size_t depth = config_.async_scheduling && scheduler_->has_requests() ? 1 : 0;
   while (open_.size() > depth) finish_step();
@@ -304,6 +329,7 @@ void RandomWorkload::step() {
 void RandomWorkload::fail_open_steps() {
   const std::vector<SchedulerOutput> steps(open_.begin(), open_.end());
   open_.clear();
+  if (pick(0, 1) == 1) ahead_.reset();
   const bool ok = run_now(scheduler_->recover_from_failed_steps(steps, 0));
   if (!connector_) BOOST_TEST(ok);  // else blocks may wait for its transfers
   BOOST_TEST(scheduler_->running().empty());
@@ -325,7 +351,10 @@ void RandomWorkload::finish_step() {
     known[cached.ids[i]] =
         static_cast<std::size_t>(num_prompt_tokens_[cached.ids[i]] + cached.num_output_tokens[i]);
   }
-  if (pictures_.capacity > 0) encode_pictures(planned, computed);
+  if (pictures_.capacity > 0) {
+    encode_pictures(planned, computed);
+    result.ec_connector.encoded_ahead = encode_ahead(planned);
+  }
   std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
   for (std::size_t i = 0; i < result.ids.size(); ++i) {
     const RequestId id = result.ids[i];

@@ -37,11 +37,12 @@ class RandomWorkload {
     std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
     std::uint64_t loads = 0, failed_loads = 0, waits = 0;
     std::uint64_t encoded = 0, kept = 0;  ///< pictures: encoded, and used again
+    std::uint64_t ahead = 0;              ///< encoded beside other steps
     void operator+=(const Coverage& other) {
       hits += other.hits, preemptions += other.preemptions, copies += other.copies;
       evictions += other.evictions;
       loads += other.loads, failed_loads += other.failed_loads, waits += other.waits;
-      encoded += other.encoded, kept += other.kept;
+      encoded += other.encoded, kept += other.kept, ahead += other.ahead;
     }
   };
   [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
@@ -62,6 +63,7 @@ class RandomWorkload {
   /// What the workers do of a step's pictures. `computed`: tokens of each request before it.
   void encode_pictures(const SchedulerOutput& planned,
                        const std::map<RequestId, std::int32_t>& computed);
+  std::vector<std::string> encode_ahead(const SchedulerOutput& planned);
 
   std::mt19937 random_;
   std::string kinds_;
@@ -74,6 +76,11 @@ class RandomWorkload {
   std::optional<LocalEncoderCache> encoder_port_;
   std::map<RequestId, std::vector<MultiModalFeature>> items_;  ///< known to the workers
   std::map<std::string, std::int32_t> outputs_;                ///< that they keep: embeddings
+  struct PictureAhead {
+    std::string identifier;
+    int num_slices = 0;  ///< left
+  };
+  std::optional<PictureAhead> ahead_;  ///< what the workers encode beside steps
   std::optional<Scheduler> scheduler_;
   std::deque<SchedulerOutput> open_;
   std::set<RequestId> alive_;

@@ -116,10 +116,12 @@ std::string first_difference(std::span<const TokenId> found, std::span<const Tok
 /// One model's folders, and where its results go.
 class ModelReplay {
  public:
-  ModelReplay(fs::path model, const fs::path& golden, bool has_experts, ReplayReport& report)
+  ModelReplay(fs::path model, const fs::path& golden, bool has_experts, bool is_quantized,
+              ReplayReport& report)
       : model_(std::move(model)),
         golden_folder_(golden),
         has_experts_(has_experts),
+        is_quantized_(is_quantized),
         golden_(read_json(golden / "golden.json")),
         arrays_(open_arrays(golden / "golden.safetensors")),
         report_(report) {}
@@ -175,8 +177,10 @@ class ModelReplay {
 
   /// Whole numbers are added to the same bits by every instruction set.
   void check_widths() {
-    check_divergence("int8", {.quantization = "int8"}, kInt8Divergence);
-    check_divergence("int4", {.quantization = "int4"}, kInt4Divergence);
+    if (!is_quantized_) {
+      check_divergence("int8", {.quantization = "int8"}, kInt8Divergence);
+      check_divergence("int4", {.quantization = "int4"}, kInt4Divergence);
+    }
     check_divergence("KV cache in int8", {.kv_cache_dtype = "int8"}, kInt8CacheDivergence);
     check_divergence("KV cache in fp8", {.kv_cache_dtype = "fp8"}, kFp8CacheDivergence);
   }
@@ -459,12 +463,21 @@ class ModelReplay {
   fs::path model_;
   fs::path golden_folder_;
   bool has_experts_;
+  bool is_quantized_;  ///< and not to be quantised again
   std::string isa_ = "auto";
   json golden_;
   SafetensorsFile arrays_;
   ReplayReport& report_;
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
+
+/// Quantised weights that stand for the same numbers have the same golden.
+fs::path golden_of(const fs::path& folder, const std::string& model) {
+  constexpr std::string_view kSuffix = "_mxfp4";
+  const std::string name =
+      model.ends_with(kSuffix) ? model.substr(0, model.size() - kSuffix.size()) : model;
+  return folder / "goldens" / name;
+}
 
 /// Has the golden what this replays: decoding, not an embedding?
 bool is_decoder_golden(const fs::path& golden) {
@@ -478,7 +491,8 @@ ReplayReport replay_on_device(const fs::path& folder, const std::string& device,
                               const std::vector<std::string>& models) {
   ReplayReport report;
   for (const std::string& name : models)
-    ModelReplay(folder / "models" / name, folder / "goldens" / name, false, report).run_on(device);
+    ModelReplay(folder / "models" / name, golden_of(folder, name), false, false, report)
+        .run_on(device);
   return report;
 }
 
@@ -487,7 +501,7 @@ ReplayReport replay_models(const fs::path& folder) {
   std::set<fs::path> models;
   for (const auto& entry : fs::directory_iterator(folder / "models")) models.insert(entry.path());
   for (const fs::path& model : models) {
-    const fs::path golden = folder / "goldens" / model.filename();
+    const fs::path golden = golden_of(folder, model.filename().string());
     const Result<ModelConfig> config = load_model_config(model);
     if (!config.ok()) {
       std::printf("%s: passed over: %s\n", model.filename().c_str(),
@@ -498,7 +512,8 @@ ReplayReport replay_models(const fs::path& folder) {
       std::printf("%s: passed over: no golden of a decoder\n", model.filename().c_str());
       continue;
     }
-    ModelReplay(model, golden, config->experts.has_value(), report).run();
+    const bool is_quantized = config->quantization.method != QuantizationMethod::kNone;
+    ModelReplay(model, golden, config->experts.has_value(), is_quantized, report).run();
   }
   return report;
 }

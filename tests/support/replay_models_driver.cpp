@@ -191,6 +191,7 @@ class Driver {
       data.num_prompt_tokens = num_prompt_tokens;
       data.params = request.job->params;
       data.mm_features = request.job->items;
+      data.lora = request.job->lora;
       data.block_ids = request.blocks;
       data.num_computed_tokens = request.num_computed;
       request.known = true;
@@ -326,6 +327,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.max_num_seqs = 64;
   worker.max_num_batched_tokens = 2048;
   worker.encoder_cache_size = 1024;
+  worker.adapters = options.adapters;
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::load(worker, {});
   if (!runner.ok()) throw std::runtime_error(runner.error().message);
   DrivenRunner driven{.runner = std::move(runner).value(),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -37,6 +38,7 @@ struct DriverModelOptions {
   std::int32_t threads = 2;
   std::int32_t block_size = 16;
   std::int32_t num_blocks = 1024;
+  AdapterOptions adapters = {};
 };
 /// Names of the instruction sets that this CPU has.
 std::vector<std::string> available_isas();
@@ -51,6 +53,7 @@ struct DriverJob {
   SamplingParams params;
   std::int32_t num_outputs = 0;
   std::vector<MultiModalFeature> items;  ///< by ascending offset
+  std::optional<LoraRequest> lora = std::nullopt;
 };
 struct DriverResult {
   std::vector<TokenId> tokens;

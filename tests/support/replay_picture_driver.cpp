@@ -141,7 +141,8 @@ std::vector<float> PictureDriver::encode(const std::vector<float>& pixels, std::
       .modality = "image", .values = pixels, .shape = shape, .num_rows = num_rows};
   CHECK(model().check_item(item).ok());
   std::vector<float> rows(static_cast<std::size_t>(num_rows * model().hidden_size()));
-  model().encode(item, {rows.data(), num_rows, model().hidden_size()});
+  for (std::int64_t slice = 0; slice < model().num_item_slices(); ++slice)
+    model().encode_slice(item, slice, {rows.data(), num_rows, model().hidden_size()});
   return rows;
 }
 

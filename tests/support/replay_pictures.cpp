@@ -11,6 +11,7 @@
 #include "messages/encoder_input.hpp"
 #include "runtime/base/file.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/processors/picture_format.hpp"
 
 namespace troupe {
 namespace {
@@ -25,20 +26,6 @@ template <class T>
 T value_or_throw(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.error().message);
   return std::move(result).value();
-}
-
-/// How the model's prompts hold a picture.
-PictureFormat format_of(const ImageTokens& tokens, const Tokenizer& tokenizer) {
-  const auto text = [&](TokenId id) { return std::string(tokenizer.id_to_token(id).value()); };
-  PictureFormat format{.placeholder = text(tokens.soft),
-                       .soft = text(tokens.soft),
-                       .soft_id = tokens.soft,
-                       .per_picture = tokens.per_image};
-  if (!tokens.marks) return format;
-  format.placeholder = text(tokens.marks->begin);
-  format.before = "\n\n" + format.placeholder;
-  format.after = text(tokens.marks->end) + "\n\n";
-  return format;
 }
 
 float largest_of(std::span<const float> found, std::span<const float> expected) {
@@ -70,7 +57,7 @@ PicturePrompts::PicturePrompts(const fs::path& model, const fs::path& golden)
   const fs::path folder =
       fs::canonical(fs::exists(golden / "images") ? golden : golden / ".." / ".." / "..");
   const auto inputs = value_or_throw(
-      PictureInputs::load(model, format_of(*config.image_tokens, *tokenizer),
+      PictureInputs::load(model, value_or_throw(picture_format(*config.image_tokens, *tokenizer)),
                           {.loader = {.local_folder = folder}, .max_cache_bytes = 1 << 20}));
   for (const json& entry : golden_.at("cases")) {
     std::vector<PictureSource> sources;

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "messages/encoder_input.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/cache/encoder_cache_manager.hpp"
 #include "tests/support/trace_format.hpp"
@@ -230,7 +231,7 @@ class EncoderCacheReplayer final : public TraceReplayer {
     if (name == "new") {
       const EngineCoreRequest request = request_from_json(op["req"], ids_.number(op["req"]["id"]));
       for (const MultiModalFeature& feature : request.mm_features)
-        out["embeds"].push_back(EncoderCacheManager::num_embeds(feature));
+        out["embeds"].push_back(num_embeds(feature));
       manager_.set_request(request.id, request.mm_features);
     } else if (name == "embeds") {
       const std::int32_t n = manager_.cached_embeds(id, item);

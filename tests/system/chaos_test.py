@@ -3,6 +3,7 @@
 tokens, texts and log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
 
 TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which. `chaos --faults N --seed S` sets them, too."""
+import json
 import os
 import pathlib
 import random
@@ -21,20 +22,28 @@ NUM_STREAMS = 32
 NUM_FAULTS = int(os.environ.get("TROUPE_CHAOS_FAULTS", "20"))
 SEED = int(os.environ.get("TROUPE_CHAOS_SEED", str(random.randrange(1 << 30))))
 NUM_HOST_FAULTS = max(1, NUM_FAULTS // 20)  # each takes as long as ten others
-NUM_GROUP_FAULTS = NUM_FAULTS // 4
+NUM_GROUP_FAULTS = NUM_FAULTS // 5
 SHARE_STOPPED = 0.1  # the others are killed
 TOTAL = types.SimpleNamespace(requests=0, faults=0, lost=0, different=0)  # of all topologies
 
 
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
-        self.check("one-process-per-role.conf", NUM_FAULTS - 3 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
+        self.check("one-process-per-role.conf", NUM_FAULTS - 4 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
         self.check("mixed.conf", NUM_GROUP_FAULTS)
 
     def test_no_request_is_lost_when_groups_are_killed(self):
         self.check("data-parallel.conf", NUM_GROUP_FAULTS)
+
+    def test_no_request_is_lost_when_encoders_are_killed(self):
+        self.check("encoders.conf", NUM_GROUP_FAULTS)
+
+    def test_no_request_is_lost_when_groups_for_prompts_and_for_output_are_killed(self):
+        transfer = {"kv_connector": "PeerConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"lease_s": 3}}
+        self.check("disaggregated.conf", NUM_GROUP_FAULTS, "--disaggregation-threshold", "8", "--kv-transfer-config",
+                   json.dumps(transfer))
 
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
         self.check("multi-process.conf", NUM_GROUP_FAULTS, "--resume", front=True)
@@ -94,10 +103,11 @@ class Chaos(unittest.TestCase):
                     wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
                     continue
                 num_incidents += 1
-                victim, restarts = server.nodes()[name], server.log().count("engine restarted")
+                is_back = "encoder ready" if name.startswith("encoder") else "engine restarted"
+                victim, restarts = server.nodes()[name], server.log().count(is_back)
                 os.kill(victim, blow)
                 wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
-                wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
+                wait_until(lambda: server.log().count(is_back) > restarts, f"{is_back} after the end of {name}")
             self.finish(server, clients, config, num_faults, num_incidents)
 
 

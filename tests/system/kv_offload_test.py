@@ -34,6 +34,16 @@ def ask(server, seed, **more):
     return answer["choices"][0]["text"], answer["choices"][0]["logprobs"]
 
 
+def usage(server, seed, **more):
+    """Cached tokens of the prompt, by where they were."""
+    body = {"prompt": prompt(seed), "max_tokens": 4, "temperature": 0, **more}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("POST", "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    details = json.loads(connection.getresponse().read())["usage"]["prompt_tokens_details"]
+    connection.close()
+    return details["cached_tokens"], details.get("cached_tokens_by_source")
+
+
 def transfer(connector, **extra):
     return ("--kv-transfer-config",
             json.dumps({"kv_connector": connector, "kv_role": "kv_both", "kv_connector_extra_config": extra}))
@@ -84,6 +94,33 @@ class KVOffload(unittest.TestCase):
             self.answer_all(server)
             self.answer_all(server)
             self.assertGreaterEqual(server.metrics(HITS)[0], 3 * 144)
+
+    def test_usage_tells_where_tokens_came_from(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Memory for one prompt, files for all.
+            options = (*OPTIONS, "--enable-prompt-tokens-details", *transfer(
+                "OffloadingConnector", num_cpu_blocks=24, secondary_tiers=[{"type": "fs", "root_dir": folder}]))
+            with Server(*options) as server:
+                for seed in range(6):
+                    self.assertEqual(usage(server, seed), (0, None))
+                self.assertEqual(usage(server, 0), (144, {"device": 0, "host": 0, "disk": 144, "peer": 0}))
+                for seed in range(6, 12):
+                    usage(server, seed)
+            with Server(*options) as server:
+                self.assertEqual(usage(server, 3)[1]["disk"], 144)
+                self.assertEqual(usage(server, 3), (144, None))
+
+    def test_a_session_keeps_its_blocks_between_turns(self):
+        for ttl, kept in (("60", True), ("0", False)):
+            with Server(*OPTIONS, "--enable-prompt-tokens-details", "--session-ttl-s", ttl) as server:
+                usage(server, 0, session_id="a conversation")
+                for seed in range(1, 8):  # they fill the cache once and again
+                    usage(server, seed)
+                self.assertEqual(usage(server, 0, session_id="a conversation")[0] > 0, kept)
+                # What is kept gives way to requests that need the room.
+                for seed in range(20, 30):
+                    usage(server, seed, session_id=f"session {seed}")
+                self.assertEqual(server.metric("vllm:num_requests_waiting"), 0)
 
     def test_what_is_wrong_with_the_option_is_told(self):
         for config, text in (({"kv_connector": "Nixl", "kv_role": "kv_both"}, "kv_connector Nixl is unknown"),

@@ -66,7 +66,7 @@ REQUESTS = [
     ("as many template arguments as are allowed", raw_chat('"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":['
                                                            + ",".join(["1"] * 60_000) + "]}"), 60),
     ("documents", raw_chat('"messages":[{"role":"user","content":"a"}],"documents":[' + ",".join(["{}"] * 500_000) + "]"), 0),
-    ("a field that nobody reads", completion(vllm_xargs={f"k{i}": [] for i in range(100_000)}), 8),
+    ("a field that nobody reads", completion(no_such_field={f"k{i}": [] for i in range(100_000)}), 8),
     ("wide JSON", ("/v1/completions", b'{"prompt":"a","x":[' + b"[],".join([b""] * 3_000_000) + b"1]}"), 0),
     ("deep JSON", ("/v1/completions", b'{"prompt":"a","x":' + b"[" * 3_000_000), 0),
     ("token ids", completion(prompt=[5] * 900_000), 0),

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tempfile
+import time
 import unittest
 
 import jsonschema
@@ -158,13 +159,128 @@ class Responses(unittest.TestCase):
         self.refused(bad, "messages", "picture 1", input=[{"role": "user", "content": [
             {"type": "input_image", "image_url": "data:"}]}])
         self.refused(bad, "tools[0].type", "web_search", tools=[{"type": "web_search"}])
-        self.refused(bad, "background", background=True)
-        self.refused(bad, "truncation", truncation="auto")
+        self.refused(bad, "background", "store", background=True, store=False)
+        self.refused(bad, "background", "true or false", background=1)
+        self.refused(bad, "truncation", "auto", truncation="middle")
+        self.refused(bad, "include", "no.such", include=["no.such"])
+        self.refused(bad, "max_tool_calls", max_tool_calls="x")
         self.refused(bad, "temperature", "-1", temperature=-1)
         self.refused(bad, "max_completion_tokens", max_output_tokens=0)
         self.refused(bad, "text.format", text={"format": {"name": "x"}})
         self.refused(openai.NotFoundError, "resp_none", previous_response_id="resp_none")
         self.refused(openai.NotFoundError, "other", model="other")
+
+
+class Background(unittest.TestCase):
+    """Responses that no connection waits for."""
+    STORY = {"model": "demo", "input": "Tell me a story about a dragon.", "temperature": 1, "background": True,
+             "max_output_tokens": 200}
+
+    def finish(self, client, id):
+        while (response := client.responses.retrieve(id)).status in ("queued", "in_progress"):
+            time.sleep(0.02)
+        return response
+
+    def test_it_is_made_streamed_resumed_cancelled_and_deleted(self):
+        with Server("--served-model-name", "demo") as server:
+            client = client_of(server)
+            begun = client.responses.create(**self.STORY)
+            self.assertEqual((begun.status, begun.background, begun.output), ("queued", True, []))
+            events = list(client.responses.retrieve(begun.id, stream=True))
+            self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+            self.assertEqual([event.type for event in events[:3]],
+                             ["response.created", "response.queued", "response.in_progress"])
+            done = client.responses.retrieve(begun.id)
+            self.assertEqual(events[-1].response, done)
+            self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"),
+                             done.output_text)
+            for after in (0, 1, 7, len(events) - 2, len(events) - 1, len(events) + 5):
+                self.assertEqual(list(client.responses.retrieve(begun.id, stream=True, starting_after=after)), events[after + 1:])
+            self.assertEqual(client.responses.cancel(begun.id), done)  # too late
+            after = client.responses.create(model="demo", input="Who are you?", previous_response_id=begun.id, temperature=0)
+            self.assertGreater(after.usage.input_tokens, done.usage.total_tokens)
+            for call in (lambda: client.responses.retrieve(begun.id, stream=True, extra_query={"starting_after": "x"}),
+                         lambda: client.responses.retrieve(after.id, stream=True), lambda: client.responses.cancel(after.id)):
+                with self.assertRaises(openai.BadRequestError):
+                    list(call())
+
+            endless = {**self.STORY, "max_output_tokens": None, "stream": True, "extra_body": {"ignore_eos": True}}
+            stream = client.responses.create(**endless)
+            events = [next(stream) for _ in range(6)]
+            cancelled = client.responses.cancel(events[0].response.id)
+            self.assertEqual(cancelled.status, "cancelled")
+            self.assertEqual([event.type for event in stream][-1], "response.cancelled")
+            self.assertEqual(client.responses.retrieve(cancelled.id), cancelled)
+            id = next(client.responses.create(**endless)).response.id
+            client.responses.delete(id)
+            with self.assertRaises(openai.NotFoundError):
+                client.responses.retrieve(id)
+
+            wrong = client.responses.create(model="demo", input="x " * 9000, background=True)
+            failed = self.finish(client, wrong.id)
+            self.assertEqual(failed.status, "failed")
+            self.assertIn("2048", failed.error.message)
+
+    def test_a_killed_server_goes_on_with_it_and_with_its_stream(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ("--served-model-name", "demo", "--responses-db", f"{folder}/responses.db")
+            with Server(*arguments) as server:
+                client = client_of(server)
+                stream = client.responses.create(**self.STORY, stream=True, extra_body={"ignore_eos": True})
+                known = [next(stream) for _ in range(20)]
+                id = known[0].response.id
+                server.process.kill()
+                server.process.wait()
+            with Server(*arguments) as server:
+                client = client_of(server)
+                rest = list(client.responses.retrieve(id, stream=True, starting_after=known[-1].sequence_number))
+                events = known + rest
+                self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+                done = self.finish(client, id)
+                self.assertEqual(done.status, "incomplete")
+                self.assertEqual(rest[-1].response, done)
+                self.assertEqual(done.usage.output_tokens, 200)
+                self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"),
+                                 done.output_text)
+                self.assertEqual(list(client.responses.retrieve(id, stream=True)), events)
+
+    def test_a_conversation_that_is_too_long_loses_its_oldest_turns(self):
+        with Server("--served-model-name", "demo", "--max-model-len", "256") as server:
+            client = client_of(server)
+            turns = [{"role": role, "content": f"Number {i}. " + "word " * 12} for i in range(12) for role in ("user", "assistant")]
+            asked = {"model": "demo", "instructions": "Be kind.", "input": [*turns, {"role": "user", "content": "Who are you?"}],
+                     "max_output_tokens": 40, "temperature": 0}
+            with self.assertRaises(openai.BadRequestError):
+                client.responses.create(**asked)
+            fitted = client.responses.create(**asked, truncation="auto")
+            self.assertEqual(fitted.truncation, "auto")
+            # As few as possible: with one turn more it would be too long.
+            sizes = [client.responses.input_tokens.count(model="demo", instructions="Be kind.", input=[
+                *turns[first:], asked["input"][-1]]).input_tokens for first in range(0, len(turns) + 1, 2)]
+            self.assertEqual(fitted.usage.input_tokens, max(size for size in sizes if size + 40 <= 256))
+
+
+class Reasoning(unittest.TestCase):
+    def test_its_tokens_are_counted_and_it_is_sent_back(self):
+        # The demo model does not reason: with a parser that takes what comes first for reasoning, all of it is.
+        with Server("--served-model-name", "demo", "--reasoning-parser", "deepseek_r1") as server:
+            client = client_of(server)
+            asked = {"model": "demo", "input": "Who are you?", "temperature": 0, "include": ["reasoning.encrypted_content"]}
+            whole = client.responses.create(**asked)
+            last = list(client.responses.create(**asked, stream=True))[-1].response
+            chat = client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Who are you?"}], temperature=0)
+            for usage in (whole.usage, last.usage):
+                self.assertEqual(usage.output_tokens_details.reasoning_tokens, usage.output_tokens)
+            self.assertEqual(chat.usage.completion_tokens_details.reasoning_tokens, chat.usage.completion_tokens)
+            item = whole.output[0]
+            self.assertEqual(item.type, "reasoning")
+            sent = [{"role": "user", "content": "Who are you?"}, {"type": "reasoning", "id": item.id, "summary": [],
+                    "encrypted_content": item.encrypted_content}, {"role": "user", "content": "Hello!"}]
+            in_full = [sent[0], item.model_dump(exclude_none=True), sent[2]]
+            counts = {client.responses.input_tokens.count(model="demo", input=each).input_tokens for each in (sent, in_full)}
+            self.assertEqual(len(counts), 1)
+            with self.assertRaises(openai.BadRequestError):
+                client.responses.create(model="demo", input=[{"type": "reasoning", "summary": [], "encrypted_content": "x"}])
 
 
 class Store(unittest.TestCase):

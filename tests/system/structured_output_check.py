@@ -34,7 +34,7 @@ class Schemas:
         kinds = ["integer", "number", "string", "enum", "const", "boolean", "null", "any"]
         if depth > 0:
             kinds += ["array", "array", "object", "object", "object", "anyOf", "allOf", "oneOf", "ref", "types",
-                      "not", "if", "dependent"]
+                      "not", "if", "dependent", "contains", "unevaluated"]
         return getattr(self, "make_" + rng.choice(kinds))(depth)
 
     def make_any(self, depth):
@@ -99,6 +99,37 @@ class Schemas:
             schema["dependentSchemas"] = {self.rng.choice(names): self.make_object(depth - 1)}
         return schema
 
+    def make_contains(self, depth):
+        rng = self.rng
+        schema = self.make_array(depth)
+        if rng.random() < 0.5:
+            schema.pop("uniqueItems", None)
+        schema["contains"] = self.schema(0)
+        if rng.random() < 0.5:
+            schema["minContains"] = rng.randint(0, 2)
+        if rng.random() < 0.5:
+            schema["maxContains"] = rng.randint(0, 2)
+        return schema
+
+    def make_unevaluated(self, depth):
+        rng = self.rng
+        make = rng.choice([self.make_object, self.make_array])
+        schema = make(depth)
+        for key in ("additionalProperties", "items", "uniqueItems"):
+            if rng.random() < 0.8:
+                schema.pop(key, None)
+        kind = rng.choice(["allOf", "anyOf", "oneOf", "$ref", "if"])
+        branches = [make(depth - 1) for _ in range(2)]
+        if kind == "$ref":
+            schema["$ref"] = "#/$defs/" + ("q" if make == self.make_object else "p")
+        elif kind == "if":
+            schema.update({"if": branches[0], "then": branches[1]})
+        else:
+            schema[kind] = branches
+        key = "unevaluatedProperties" if make == self.make_object else "unevaluatedItems"
+        schema[key] = rng.choice([False, False, self.schema(0)])
+        return schema
+
     def make_enum(self, depth):
         return {"enum": [self.value({}, 1) for _ in range(self.rng.randint(1, 4))]}
 
@@ -119,7 +150,8 @@ class Schemas:
         if rng.random() < 0.3:
             schema["maxItems"] = rng.randint(0, 4)
         if rng.random() < 0.15:
-            schema["items"] = {"enum": rng.sample([1, 2, "a", "b", None, True], 3)}
+            some = [1, 2, "a", "b", None, True, "ab", "a\"", "", 12, "c", "d"]
+            schema["items"] = {"enum": rng.sample(some, rng.choice([3, 3, 10]))}
             schema.pop("prefixItems", None)
             schema["uniqueItems"] = True
         return schema
@@ -165,9 +197,13 @@ class Schemas:
         if schema is False or rng.random() < 0.06 or not isinstance(schema, dict) or not schema:
             return self.any_value(depth)
         for key in ("anyOf", "oneOf", "allOf"):
-            if key in schema:
-                return self.value(rng.choice(schema[key]), depth)
-        if "if" in schema:
+            if key in schema and ("type" not in schema or rng.random() < 0.5):
+                value = self.value(rng.choice(schema[key]), depth)
+                if "type" in schema and isinstance(value, dict):
+                    own = self.value({k: v for k, v in schema.items() if k != key}, depth)
+                    value = {**value, **own} if isinstance(own, dict) else value
+                return value
+        if "if" in schema and ("type" not in schema or rng.random() < 0.5):
             return self.value(schema[rng.choice([key for key in ("if", "then", "else") if key in schema])], depth)
         if "enum" in schema:
             return rng.choice(schema["enum"])
@@ -191,8 +227,10 @@ class Schemas:
             items = schema.get("prefixItems", [])
             count = rng.randint(0, 3)
             rest = schema.get("items", {})
-            if schema.get("uniqueItems"):
+            if schema.get("uniqueItems") and isinstance(rest, dict) and "enum" in rest:
                 return rng.sample(rest["enum"], rng.randint(0, 3))
+            if "contains" in schema and rng.random() < 0.7:
+                return [self.value(rng.choice([rest, schema["contains"]]), depth - 1) for _ in range(count)]
             return [self.value(items[i] if i < len(items) else rest, depth - 1) for i in range(count)]
         if kind == "object":
             result = {}

@@ -76,22 +76,22 @@ BOOST_AUTO_TEST_CASE(what_is_loaded_takes_room_and_no_budget) {
   BOOST_TEST((answer.duplicates == std::vector<std::int32_t>{2}));
   BOOST_TEST(answer.num_embeds == 10);
   BOOST_TEST(answer.num_new_tokens == 40);  // there is no room for the last one
-  BOOST_TEST(!answer.is_pending);
+  BOOST_TEST(!answer.is_pending());
   question.pending_items = {3};
   question.external_items = {0};
   answer = manager.plan(question);
-  BOOST_TEST(answer.is_pending);
+  BOOST_TEST(answer.is_pending());
   BOOST_TEST(answer.num_new_tokens == 30);
   BOOST_TEST((answer.external_items == std::vector<std::int32_t>{0}));
   question.pending_items = {0};
   question.external_items = {};
   answer = manager.plan(question);
-  BOOST_TEST(answer.is_pending);
+  BOOST_TEST(answer.is_pending());
   BOOST_TEST(answer.num_new_tokens == 0);
   // What is cached is known.
   manager.allocate(RequestId{1}, 0);
   answer = manager.plan(question);
-  BOOST_TEST(!answer.is_pending);
+  BOOST_TEST(!answer.is_pending());
   BOOST_TEST(answer.num_new_tokens == 30);
 }
 

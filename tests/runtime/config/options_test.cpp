@@ -347,6 +347,26 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
   refuses(R"({"model":"small","num_speculative_tokens":4,"prompt_lookup_max":2})",
           "prompt_lookup_max is valid for method");
   refuses(R"({"method":"ngram"})", "num_speculative_tokens is missing");
+  const auto suffix = parse_speculative_config(R"({"method":"suffix"})", 1).value();
+  BOOST_TEST(suffix.num_draft_tokens == 24);
+  BOOST_TEST(suffix.suffix_max_depth == 24);
+  BOOST_TEST(suffix.suffix_max_cached_requests == 10000);
+  BOOST_TEST(suffix.suffix_min_token_prob == 0.1);
+  BOOST_TEST(suffix.adaptive);
+  const auto deep = parse_speculative_config(
+                        R"({"method":"suffix","num_speculative_tokens":8,"adaptive":false,
+                            "suffix_decoding_max_tree_depth":64,
+                            "suffix_decoding_max_cached_requests":0})",
+                        1)
+                        .value();
+  BOOST_TEST(deep.num_draft_tokens == 8);
+  BOOST_TEST(deep.suffix_max_depth == 64);
+  BOOST_TEST(deep.suffix_max_cached_requests == 0);
+  BOOST_TEST(!deep.adaptive);
+  refuses(R"({"method":"suffix","suffix_decoding_min_token_prob":1.5})", "from 0 to 1, it is 1.5");
+  refuses(R"({"method":"suffix","model":"small"})", "model is not valid for method \"suffix\"");
+  refuses(R"({"method":"ngram","num_speculative_tokens":4,"suffix_decoding_max_tree_depth":3})",
+          "is valid for method \"suffix\" only");
   refuses(R"({"method":"medusa","num_speculative_tokens":4})", "\"medusa\"");
   refuses(R"({"method":"ngram","num_speculative_tokens":129})", "from 1 to 128, it is 129");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"draft_size":1})",

@@ -32,7 +32,8 @@ std::string error_of(const std::string& text, std::int32_t num_workers = 1,
 BOOST_AUTO_TEST_CASE(without_nodes_everything_is_in_one_process) {
   const Topology topology = parse("", 2).value();
   BOOST_REQUIRE_EQUAL(topology.nodes.size(), 1u);
-  BOOST_TEST(topology.nodes[0].roles.size() == kNumRoles);
+  BOOST_TEST(topology.nodes[0].roles.size() == kNumRoles - 1);
+  BOOST_TEST(!topology.nodes[0].has(Role::kEncoder));
   BOOST_TEST((topology.nodes[0].workers == std::vector<std::int32_t>{0, 1}));
   BOOST_TEST(!topology.spans_hosts());
 }
@@ -108,6 +109,18 @@ BOOST_AUTO_TEST_CASE(the_request_router_may_have_a_process_of_its_own) {
   BOOST_TEST(!topology.find("front")->has(Role::kRequestRouter));
   BOOST_TEST(error_of(nodes + "optional=true\n", 1, 2) ==
              "t.conf: 'router' is optional, but runs the request-router");
+}
+
+BOOST_AUTO_TEST_CASE(any_number_of_nodes_run_encoders_for_all_groups) {
+  const std::string nodes = std::string(kTwoGroups) +
+                            "[node.encoder-0]\nroles=[\"encoder\"]\n"
+                            "[node.encoder-1]\nroles=[\"encoder\"]\nhost=\"h\"\noptional=true\n";
+  const Topology topology = parse(nodes, 1, 2).value();
+  BOOST_TEST(topology.find("encoder-0")->serves_all_groups());
+  BOOST_TEST(topology.find("encoder-1")->optional);
+  BOOST_TEST(draw(topology, "here").find("encoder-0: encoder") != std::string::npos);
+  BOOST_TEST(error_of("[node.a]\nroles=[\"encoder\", \"encoder\"]\n") ==
+             "t.conf:2: role 'encoder' is listed twice");
 }
 
 BOOST_AUTO_TEST_CASE(a_node_may_name_the_device_of_its_workers) {

@@ -81,7 +81,8 @@ void append_rows(LogprobRows& to, const LogprobRows& from) {
 class TransferEngine {
  public:
   /// `transfer`: JSON; empty: no connector.
-  explicit TransferEngine(const std::string& transfer, const std::string& device = "cpu") {
+  explicit TransferEngine(const std::string& transfer, const std::string& device = "cpu",
+                          bool encode_ahead = false) {
     runner_ = ModelRunner::load({.model = kModels + "models/gemma3",
                                  .dtype = "float32",
                                  .device = device,
@@ -118,6 +119,7 @@ class TransferEngine {
                                .max_num_seqs = 4,
                                .max_num_batched_tokens = kMaxTokens};
     scheduling.max_encoder_embeds = 8;
+    scheduling.encode_ahead = encode_ahead;
     scheduler_.emplace(scheduling, *kv_port_, &*encoder_port_, nullptr, connector_.get());
   }
 
@@ -135,7 +137,8 @@ class TransferEngine {
       append(totals_.loaded, result->ec_connector.loaded);
       append(totals_.failed, result->ec_connector.failed);
       append(totals_.saved, result->ec_connector.saved);
-      if (step.scheduled_ids.empty()) {
+      num_shared_steps_ += step.encode_ahead && !step.scheduled_ids.empty();
+      if (step.scheduled_ids.empty() && !step.encode_ahead) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         BOOST_REQUIRE(++num_idle_steps < 5000);
       }
@@ -172,6 +175,8 @@ class TransferEngine {
   [[nodiscard]] std::int64_t num_encoded() const { return runner_->encoder()->num_encoded(); }
   [[nodiscard]] std::int32_t num_hits() const { return num_hits_; }
   [[nodiscard]] const ECConnectorOutput& totals() const { return totals_; }
+  /// With tokens, and beside them slices of a picture that is encoded ahead.
+  [[nodiscard]] std::int32_t num_shared_steps() const { return num_shared_steps_; }
 
  private:
   template <class T>
@@ -189,6 +194,7 @@ class TransferEngine {
   std::uint64_t first_id_ = 0;
   ECConnectorOutput totals_;
   std::int32_t num_hits_ = 0;
+  std::int32_t num_shared_steps_ = 0;
 };
 
 std::string transfer_config(const std::string& connector, const std::string& role,
@@ -228,6 +234,22 @@ BOOST_AUTO_TEST_CASE(what_one_engine_encodes_another_one_loads_with_every_connec
       BOOST_TEST(consumer.totals().saved.empty());
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(pictures_are_encoded_in_slices_beside_steps_of_other_requests) {
+  TransferEngine engine("", "cpu", /*encode_ahead=*/true);
+  BOOST_TEST((engine.run(picture_requests()) == answers_without_connector()));
+  BOOST_TEST(engine.num_encoded() >= kNumPictures);
+  BOOST_TEST(engine.num_shared_steps() > kNumPictures);
+  const TransferFolder folder;
+  const std::string config =
+      transfer_config("ECExampleConnector", "ec_both", folder.extra("shared_storage_path"));
+  TransferEngine producer(config, "cpu", /*encode_ahead=*/true);
+  BOOST_TEST((producer.run(picture_requests()) == answers_without_connector()));
+  producer.wait_for_saves(static_cast<std::size_t>(producer.num_encoded()));
+  TransferEngine consumer(config, "cpu", /*encode_ahead=*/true);
+  BOOST_TEST((consumer.run(picture_requests()) == answers_without_connector()));
+  BOOST_TEST(consumer.num_encoded() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(outputs_travel_between_the_memories_of_devices) {

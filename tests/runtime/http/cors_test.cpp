@@ -171,9 +171,21 @@ BOOST_AUTO_TEST_CASE(the_api_describes_itself) {
   const auto api = nlohmann::json::parse(body_of(answer), nullptr, false);
   BOOST_REQUIRE(api.is_object());
   BOOST_TEST(api["openapi"] == "3.1.0");
-  const auto& fields = api["components"]["schemas"]["CompletionRequest"]["properties"];
+  const auto fields_of = [&](const char* path) {
+    return api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+              ["properties"];
+  };
+  const auto fields = fields_of("/v1/completions");
   BOOST_TEST(fields["temperature"].dump() ==
              R"({"maximum":2,"minimum":0,"type":["number","null"]})");
+  for (const char* path : {"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+    BOOST_TEST(fields_of(path)["temperature"].dump() == fields["temperature"].dump(), path);
+  BOOST_TEST(fields["prompt"]["anyOf"].size() == 4u);
+  BOOST_TEST(fields_of("/v1/chat/completions")["messages"]["items"]["required"].dump() ==
+             R"(["role"])");
+  BOOST_TEST(fields_of("/v1/responses")["max_output_tokens"].dump() ==
+             R"({"minimum":1,"type":["integer","null"]})");
+  BOOST_TEST(fields_of("/api/chat")["think"]["anyOf"].size() == 3u);
   BOOST_TEST(fields["top_p"].dump() ==
              R"({"exclusiveMinimum":0,"maximum":1,"type":["number","null"]})");
   BOOST_TEST(fields["min_tokens"].dump() == R"({"minimum":0,"type":["integer","null"]})");

@@ -92,6 +92,9 @@ class FakeEngine final : public EnginePort {
   [[nodiscard]] const Placement& last_placement() const noexcept { return last_placement_; }
   [[nodiscard]] const std::vector<DrainGroup>& drains() const noexcept { return drains_; }
   [[nodiscard]] const std::vector<PauseScheduler>& pauses() const noexcept { return pauses_; }
+  void load_adapter(LoadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
+  void unload_adapter(UnloadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
+  [[nodiscard]] std::shared_ptr<const AdapterList> adapters() const override { return nullptr; }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
   [[nodiscard]] const ResetCaches& last_reset() const noexcept { return reset_; }
 

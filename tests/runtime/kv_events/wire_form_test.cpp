@@ -186,6 +186,20 @@ BOOST_AUTO_TEST_CASE(short_hashes_end_where_their_algorithm_ends) {
   BOOST_TEST(encoded.find("cf08090a0b0c0d0e0f") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(what_a_connector_stores_and_drops_has_its_own_medium) {
+  BlocksStored stored = row({kA}, {});
+  stored.extra_keys.clear();
+  stored.medium = "CPU";
+  const std::string cpu = to_hex("CPU");
+  const std::string gpu = to_hex("GPU");
+  BOOST_TEST(encode(stored).find(cpu) != std::string::npos);
+  BOOST_TEST(encode(stored).find(gpu) == std::string::npos);
+  BOOST_TEST(encode(stored).find(to_hex("extra_keys")) == std::string::npos);
+  const BlockRemoved removed{.hash = kA, .medium = "STORAGE"};
+  BOOST_TEST(encode(removed).find(to_hex("STORAGE")) != std::string::npos);
+  BOOST_TEST(encode(BlockRemoved{.hash = kA}).find(gpu) != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(an_event_without_kept_blocks_has_no_extra_keys) {
   BOOST_TEST(encode(row({}, count_up(16))).find(to_hex("extra_keys")) == std::string::npos);
 }

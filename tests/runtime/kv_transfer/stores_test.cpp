@@ -39,6 +39,7 @@ BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
                {.number = 8, .id = RequestId{1ull << 60}, .blocks = {}}};
   ops.ops = {{StoreOpKind::kSave, {key_of(3, 1), 9}},
              {StoreOpKind::kRemove, {key_of(4), kNullBlock}},
+             {StoreOpKind::kCopy, {key_of(5), kNullBlock}, 1},
              {StoreOpKind::kClear, {}}};
   const std::string text = pack_store_ops(ops);
   BOOST_TEST((unpack_store_ops(text) == ops));
@@ -46,8 +47,28 @@ BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
     BOOST_TEST(!unpack_store_ops(text.substr(0, size)).has_value());
   BOOST_TEST(!unpack_store_ops(text + "x").has_value());
   std::string bad_kind = text;
-  bad_kind[text.size() - 41] = 9;
+  bad_kind[text.size() - 42] = 9;
   BOOST_TEST(!unpack_store_ops(bad_kind).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(what_is_used_again_survives_a_scan_under_arc_only) {
+  for (const bool is_arc : {true, false}) {
+    BlockIndex index(40, make_eviction_policy(is_arc ? "arc" : "lru").value());
+    std::vector<StoreKey> removed;
+    for (std::uint8_t i = 1; i <= 4; ++i) BOOST_TEST(index.add(key_of(i), 10, removed));
+    for (std::uint8_t i = 1; i <= 2; ++i) BOOST_TEST(index.touch(key_of(i)));
+    for (std::uint8_t i = 5; i <= 40; ++i) BOOST_TEST(index.add(key_of(i), 10, removed));
+    BOOST_TEST(index.has(key_of(1)) == is_arc);
+    BOOST_TEST(index.has(key_of(2)) == is_arc);
+    BOOST_TEST(index.size() == 4u);
+    // One that comes back soon after it went is among those that are used again.
+    BOOST_TEST(index.add(key_of(38), 10, removed));
+    for (std::uint8_t i = 41; i <= 60; ++i) BOOST_TEST(index.add(key_of(i), 10, removed));
+    BOOST_TEST(index.has(key_of(38)) == is_arc);
+    index.clear();
+    BOOST_TEST(index.add(key_of(1), 40, removed));
+  }
+  BOOST_TEST(!make_eviction_policy("mru").ok());
 }
 
 BOOST_AUTO_TEST_CASE(the_index_removes_what_was_used_least_recently) {

@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(llava_processors_make_the_pixels_of_transformers) {
       const TensorView* expected = arrays.find(array);
       BOOST_TEST_REQUIRE(tensors.size() == 1u);
       BOOST_TEST((std::ranges::equal(tensors[0].shape, expected->shape) &&
-                  std::ranges::equal(tensors[0].values, expected->elements<float>())),
+                  std::ranges::equal(tensors[0].values(), expected->elements<float>())),
                  name << ", " << file << ", " << settings.dump());
     };
     for (std::size_t i = 0; i < golden.at("images").size(); ++i) {

@@ -52,8 +52,8 @@ BOOST_AUTO_TEST_CASE(gemma3s_configuration_is_read) {
   BOOST_REQUIRE(tensors.ok());
   BOOST_REQUIRE(tensors->size() == 1U);
   BOOST_TEST(((*tensors)[0].shape == std::array<std::int64_t, 3>{3, 56, 48}));
-  BOOST_TEST((*tensors)[0].values.size() == 3U * 56 * 48);
-  BOOST_TEST((*tensors)[0].values[0] == (51 - 127.5F) / 127.5F);
+  BOOST_TEST((*tensors)[0].levels.size() == 3U * 56 * 48);
+  BOOST_TEST((*tensors)[0].values()[0] == (51 - 127.5F) / 127.5F);
 }
 
 BOOST_AUTO_TEST_CASE(what_changes_the_result_and_is_not_known_is_an_error) {
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(a_request_changes_fields_and_may_not_invent_some) {
   const auto tensors = changed->process(grey_picture(100, 40));
   BOOST_REQUIRE(tensors.ok());
   BOOST_TEST(tensors->size() == 4U);  // the picture, then 100 / 40 + 0.5 parts
-  BOOST_TEST((*tensors)[3].values[5] == 51 * static_cast<float>(1.0 / 255));
+  BOOST_TEST((*tensors)[3].values()[5] == 51 * static_cast<float>(1.0 / 255));
   BOOST_TEST(processor->process(grey_picture(100, 40))->size() == 1U);
   BOOST_TEST(kwargs_error(nullptr) == "");
   BOOST_TEST(kwargs_error({{"crop", 1}}) == "mm_processor_kwargs: the field crop is not known");
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(without_resizing_the_tensor_has_the_pictures_size) {
       R"({"do_resize": false, "do_rescale": false, "do_normalize": false})", "config");
   const auto tensors = processor->process(grey_picture(5, 3));
   BOOST_TEST(((*tensors)[0].shape == std::array<std::int64_t, 3>{3, 3, 5}));
-  BOOST_TEST((*tensors)[0].values[0] == 51.0F);
+  BOOST_TEST((*tensors)[0].values()[0] == 51.0F);
   BOOST_TEST(!processor->process(Image{}).ok());
 }
 

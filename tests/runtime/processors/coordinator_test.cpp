@@ -26,7 +26,7 @@ struct Fixture {
   Candidates both = {{.group = 0}, {.group = 1}};
 
   std::size_t route(const GenerateRequest& request, const Placement& placement = {}) {
-    return coordinator.route(request, placement, both);
+    return coordinator.route(request, placement, both).group;
   }
   void idle() {
     for (const std::size_t group : {0, 1}) coordinator.observe(group, load_of(0, 0));
@@ -161,6 +161,53 @@ BOOST_AUTO_TEST_CASE(the_latest_keys_are_kept) {
   BOOST_TEST(map.find(2) == nullptr);
   BOOST_TEST(*map.find(1) == 'c');
   BOOST_TEST(*map.find(3) == 'd');
+}
+
+// Group 0 computes prompts, group 1 goes on with them, group 2 does either.
+struct Roles {
+  Coordinator coordinator{{GroupRole::kPrefill, GroupRole::kDecode, GroupRole::kBoth}, 100};
+  Candidates all = {{.group = 0}, {.group = 1}, {.group = 2}};
+
+  static GenerateRequest tokens_of(std::size_t count, TokenId first = 1) {
+    GenerateRequest request;
+    request.prompt = TokensPrompt{std::vector<TokenId>(count, first)};
+    return request;
+  }
+  Coordinator::Route route(const GenerateRequest& request, bool may_split = true,
+                           const Placement& placement = {}) {
+    return coordinator.route(request, placement, all, may_split);
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(long_prompts_go_to_the_group_for_them, Roles) {
+  BOOST_TEST((route(tokens_of(100)) == Coordinator::Route{0, true}));
+  BOOST_TEST((route(text_of(std::string(400, 'x'))) == Coordinator::Route{0, true}));
+  BOOST_TEST(route(tokens_of(99)).group != 0u);
+  BOOST_TEST(route(text_of(std::string(399, 'x'))).group != 0u);
+  BOOST_TEST(route(tokens_of(100), /*may_split=*/false).group != 0u);
+  BOOST_TEST(!route(tokens_of(100), /*may_split=*/false).prefill_only);
+}
+
+BOOST_FIXTURE_TEST_CASE(what_the_other_group_has_cached_does_not_count, Roles) {
+  const GenerateRequest story = tokens_of(1000, 7);
+  const auto group = route(story, /*may_split=*/false, {.session_id = "s"}).group;
+  BOOST_TEST((route(story, true, {.session_id = "s"}) == Coordinator::Route{group, false}));
+  GenerateRequest longer = tokens_of(1200, 7);
+  BOOST_TEST(route(longer, true, {.session_id = "s"}).prefill_only);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_group_that_is_named_gets_the_whole_request, Roles) {
+  BOOST_TEST(
+      (route(tokens_of(500), true, {.data_parallel_rank = 0}) == Coordinator::Route{0, false}));
+  BOOST_TEST(
+      (route(tokens_of(500), true, {.data_parallel_rank = 1}) == Coordinator::Route{1, false}));
+}
+
+BOOST_FIXTURE_TEST_CASE(groups_do_the_work_of_those_that_are_missing, Roles) {
+  all = {{.group = 0}};
+  BOOST_TEST((route(tokens_of(500)) == Coordinator::Route{0, false}));
+  all = {{.group = 1}};
+  BOOST_TEST((route(tokens_of(500)) == Coordinator::Route{1, false}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

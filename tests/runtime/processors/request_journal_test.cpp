@@ -46,6 +46,7 @@ struct Fixture {
 
   void add(GenerateRequest request) { BOOST_REQUIRE(journal.add({std::move(request), {}}).ok()); }
   void add(std::uint64_t id) { add(request_of(id)); }
+  auto record(RequestOutputs outputs) { return journal.record(outputs); }
   std::vector<std::uint64_t> submitted() {
     std::vector<std::uint64_t> ids;
     for (const GenerateRequest& request : submissions()) ids.push_back(value(request.id));
@@ -83,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_request_goes_to_the_engine_once_and_as_it_came) {
   BOOST_REQUIRE_EQUAL(given.size(), 1u);
   BOOST_TEST((given[0] == request_of(1)));
   BOOST_TEST(submitted().empty());
-  journal.record(end_of(1));
+  record(end_of(1));
   BOOST_TEST(journal.num_live() == 0u);
 }
 
@@ -91,10 +92,10 @@ BOOST_AUTO_TEST_CASE(
     after_a_replacement_all_go_on_behind_what_their_clients_have_in_the_old_order) {
   for (const std::uint64_t id : {30, 20, 10, 40}) add(id);
   BOOST_TEST((submitted() == Ids{30, 20, 10, 40}));
-  journal.record(tokens_of(20, {1, 2}));
-  journal.record(tokens_of(20, {3}));
-  journal.record(end_of(40));
-  journal.record(tokens_of(10, {4}));
+  record(tokens_of(20, {1, 2}));
+  record(tokens_of(20, {3}));
+  record(end_of(40));
+  record(tokens_of(10, {4}));
   const auto lost = lose();
   BOOST_TEST(lost.num_resubmissions == 3u);
   BOOST_TEST(lost.ended.outputs.empty());
@@ -113,8 +114,8 @@ BOOST_AUTO_TEST_CASE(
 BOOST_AUTO_TEST_CASE(samples_are_known_one_by_one) {
   add(request_of(1, 3));
   BOOST_TEST((submitted() == Ids{1}));
-  journal.record(tokens_of(1, {5}, 2));
-  journal.record(tokens_of(1, {6, 7}, 1, FinishReason::kStop));
+  record(tokens_of(1, {5}, 2));
+  record(tokens_of(1, {6, 7}, 1, FinishReason::kStop));
   static_cast<void>(replace());
   const auto given = submissions();
   BOOST_REQUIRE_EQUAL(given.size(), 1u);
@@ -137,8 +138,8 @@ BOOST_AUTO_TEST_CASE(a_cumulative_output_replaces_the_one_before) {
   request.params.output_kind = OutputKind::kCumulative;
   add(std::move(request));
   BOOST_TEST((submitted() == Ids{1}));
-  journal.record(tokens_of(1, {1}));
-  journal.record(tokens_of(1, {1, 2}));
+  record(tokens_of(1, {1}));
+  record(tokens_of(1, {1, 2}));
   static_cast<void>(replace());
   BOOST_TEST((submissions().at(0).emitted.at(0).token_ids == std::vector<TokenId>{1, 2}));
 }
@@ -182,7 +183,7 @@ BOOST_AUTO_TEST_CASE(without_an_engine_an_abort_ends_the_samples_that_still_run)
   add(request_of(1, 2));
   add(5);
   BOOST_TEST((submitted() == Ids{1, 5}));
-  journal.record(tokens_of(1, {6}, 1, FinishReason::kStop));
+  record(tokens_of(1, {6}, 1, FinishReason::kStop));
   lose();
   add(6);
   const auto aborted = journal.abort_all();
@@ -209,7 +210,7 @@ BOOST_AUTO_TEST_CASE(deadlines_hold_while_there_is_no_engine) {
   BOOST_TEST((submitted() == Ids{1, 2, 3, 4}));
   BOOST_TEST(journal.next_deadline() == kNever);  // the engine watches them
   BOOST_TEST(journal.expire(1000).outputs.empty());
-  journal.record(tokens_of(2, {8}));
+  record(tokens_of(2, {8}));
   lose();
   BOOST_TEST(journal.next_deadline() == 105);
 
@@ -247,8 +248,8 @@ BOOST_AUTO_TEST_CASE(kills_do_not_fail_requests_that_make_progress_between_them)
   for (int i = 0; i < 40; ++i) {
     BOOST_TEST((submitted() == Ids{1, 2}));
     const bool slow = i % 2 == 0;  // 2 gets nowhere every other time
-    journal.record(tokens_of(1, progress));
-    if (!slow) journal.record(tokens_of(2, progress));
+    record(tokens_of(1, progress));
+    if (!slow) record(tokens_of(2, progress));
     BOOST_TEST(replace(LossCause::kKilled).num_resubmissions == 2u);
     BOOST_TEST(!journal.in_quarantine());
   }
@@ -259,12 +260,12 @@ BOOST_AUTO_TEST_CASE(a_request_that_gets_nowhere_before_each_kill_runs_alone_and
   for (const std::uint64_t id : {1, 2, 3}) add(id);
   for (int i = 0; i < 2; ++i) {
     BOOST_TEST((submitted() == Ids{1, 2, 3}));
-    journal.record(tokens_of(3, progress));
+    record(tokens_of(3, progress));
     BOOST_TEST(replace(LossCause::kKilled).num_resubmissions == 3u);
   }
   BOOST_TEST((submitted() == Ids{1}));  // 2 is suspect too, and waits for its turn
   // Alone it goes on: it was not to blame, whatever killed this one.
-  journal.record(tokens_of(1, progress));
+  record(tokens_of(1, progress));
   static_cast<void>(replace(LossCause::kKilled));
   for (int i = 2; i < 4; ++i) {
     BOOST_TEST((submitted() == Ids{2}));
@@ -289,7 +290,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_gets_a_token_before_each_kill_fails_later) {
   int num_kills = 0;
   while (journal.num_live() > 0) {
     BOOST_REQUIRE((submitted() == Ids{1}));
-    journal.record(tokens_of(1, {5}));
+    record(tokens_of(1, {5}));
     static_cast<void>(replace(LossCause::kKilled));
     ++num_kills;
   }
@@ -309,7 +310,7 @@ BOOST_AUTO_TEST_CASE(a_request_with_two_crashes_runs_alone_and_fails_at_the_thir
   BOOST_TEST(journal.in_quarantine());
   BOOST_TEST((submitted() == Ids{1}));
   BOOST_TEST(submitted().empty());
-  journal.record(end_of(1));
+  record(end_of(1));
   BOOST_TEST((submitted() == Ids{2}));
   BOOST_TEST(replace(LossCause::kOutside).num_resubmissions == 1u);  // not its fault
   BOOST_TEST((submitted() == Ids{2}));
@@ -333,7 +334,7 @@ BOOST_AUTO_TEST_CASE(an_aborted_suspect_is_replaced_by_the_next) {
   BOOST_TEST(abort(2).ended.outputs.size() == 1u);
   BOOST_TEST(abort(1).to_engine.size() == 1u);
   BOOST_TEST(submitted().empty());  // still in the engine
-  journal.record(end_of(1));
+  record(end_of(1));
   BOOST_TEST((submitted() == Ids{3}));
 }
 
@@ -385,7 +386,7 @@ BOOST_AUTO_TEST_CASE(requests_of_a_lost_group_continue_in_another_one_at_once) {
   add(2, 0);
   add(3, 1);
   BOOST_TEST((submitted() == Submitted{{1, 1}, {0, 2}, {1, 3}}));
-  journal.record(tokens_of(3, {7}));
+  record(tokens_of(3, {7}));
   BOOST_TEST(lose(1).num_resubmissions == 2u);
   BOOST_TEST((submitted() == Submitted{{0, 1}, {0, 3}}));
   BOOST_TEST(journal.num_in(0) == 3u);
@@ -407,7 +408,7 @@ BOOST_AUTO_TEST_CASE(a_closed_group_gets_nothing_and_keeps_what_it_has) {
   add(2, 1);
   BOOST_TEST((submitted() == Submitted{{0, 2}}));
   BOOST_TEST(journal.num_in(1) == 1u);
-  journal.record(end_of(1));
+  record(end_of(1));
   BOOST_TEST(journal.num_in(1) == 0u);
   BOOST_TEST(lose(1, LossCause::kOutside, /*returns=*/false).num_resubmissions == 0u);
   lose(0);
@@ -454,11 +455,94 @@ BOOST_AUTO_TEST_CASE(without_an_empty_group_suspects_wait_for_one_that_returns_o
   lose(0, LossCause::kOutside, /*returns=*/false);  // which was given up
   add(4, 1);
   BOOST_TEST(submitted().empty());
-  journal.record(end_of(2));
-  journal.record(end_of(3));
+  record(end_of(2));
+  record(end_of(3));
   BOOST_TEST((submitted() == Submitted{{1, 1}}));
-  journal.record(end_of(1));
+  record(end_of(1));
   BOOST_TEST((submitted() == Submitted{{1, 4}}));
+}
+
+// ---- prefill apart from decode ----
+
+struct Split {
+  RequestJournal journal{2};
+  Coordinator coordinator{{GroupRole::kPrefill, GroupRole::kDecode}, 1};
+
+  Split() {
+    journal.group_ready(0);
+    journal.group_ready(1);
+    GenerateRequest request = request_of(5, 2);
+    request.params.max_tokens = 20;
+    request.params.stop = {"end"};
+    BOOST_REQUIRE(journal.add({std::move(request), {}}).ok());
+  }
+  std::vector<RequestJournal::Submission> take() { return journal.take_submissions(coordinator); }
+  /// What the prefill group answers; returns what the client gets.
+  RequestOutputs answer(FinishReason reason = FinishReason::kLength) {
+    RequestOutputs outputs = tokens_of(5, {9}, 0, reason);
+    outputs.outputs[0].finished = true;
+    outputs.outputs[0].kv_transfer_params = "{\"where\": 1}";
+    BOOST_TEST(journal.record(outputs).empty());
+    return outputs;
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_another, Split) {
+  auto first = take();
+  BOOST_REQUIRE(first.size() == 1u);
+  BOOST_TEST(first[0].group == 0u);
+  BOOST_TEST(first[0].request.params.n == 1);
+  BOOST_TEST(first[0].request.params.max_tokens.value() == 1);
+  BOOST_TEST(first[0].request.params.stop.empty());
+  BOOST_TEST(first[0].placement.kv_transfer_params.find("do_remote_decode") != std::string::npos);
+  BOOST_TEST(answer().outputs.empty());
+  BOOST_TEST(journal.num_in(0) == 0u);
+  auto second = take();
+  BOOST_REQUIRE(second.size() == 1u);
+  BOOST_TEST(second[0].group == 1u);
+  BOOST_TEST(!second[0].again);
+  BOOST_TEST(second[0].request.params.n == 2);
+  BOOST_TEST(second[0].request.params.max_tokens.value() == 20);
+  BOOST_TEST(second[0].placement.kv_transfer_params == "{\"where\": 1}");
+  // The group that has it is lost: it begins anew, with nothing to load.
+  BOOST_TEST(journal.group_lost(1, LossCause::kOutside, true).num_resubmissions == 1u);
+  journal.group_ready(1);
+  const auto third = take();
+  BOOST_TEST(third[0].group == 0u);
+  BOOST_TEST(third[0].placement.kv_transfer_params.find("where") == std::string::npos);
+  BOOST_TEST(journal.num_live() == 1u);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_request_whose_prefill_group_is_lost_goes_on_elsewhere, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  BOOST_TEST(journal.group_lost(0, LossCause::kOutside, true).num_resubmissions == 1u);
+  const auto second = take();
+  BOOST_REQUIRE(second.size() == 1u);
+  BOOST_TEST(second[0].group == 1u);
+  BOOST_TEST(second[0].request.params.n == 2);
+  BOOST_TEST(second[0].placement.kv_transfer_params.empty());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_prompt_that_fails_or_is_aborted_ends_the_request, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  const RequestId id{5};
+  BOOST_TEST(journal.abort({&id, 1}).to_engine.size() == 1u);
+  // It had been computed when the abort came.
+  const RequestOutputs ended = answer();
+  BOOST_REQUIRE(ended.outputs.size() == 1u);
+  BOOST_TEST(ended.outputs[0].finished);
+  BOOST_TEST((ended.outputs[0].outputs.at(1).finish_reason == FinishReason::kAbort));
+  BOOST_TEST(journal.num_live() == 0u);
+}
+
+BOOST_FIXTURE_TEST_CASE(an_error_of_the_prompt_reaches_the_client, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  RequestOutputs outputs;
+  outputs.outputs.push_back(
+      {.id = RequestId{5}, .finished = true, .error = invalid_argument("too long")});
+  BOOST_TEST(journal.record(outputs).empty());
+  BOOST_TEST(outputs.outputs.size() == 1u);
+  BOOST_TEST(journal.num_live() == 0u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -259,20 +259,26 @@ BOOST_AUTO_TEST_CASE(schemas_are_combined) {
 }
 
 BOOST_AUTO_TEST_CASE(what_a_grammar_cannot_hold_is_refused_by_its_name) {
-  for (const std::string keyword : {"contains", "unevaluatedItems", "$dynamicRef"})
+  for (const std::string keyword : {"$dynamicRef", "$recursiveRef", "disallow"})
     BOOST_TEST(refusal("{\"" + keyword + "\": {\"type\": \"null\"}}") ==
                "json_schema: the keyword '" + keyword + "' is not supported");
+  BOOST_TEST(
+      refusal(R"({"contains": {"multipleOf": 2}, "maxContains": 1})").find("'maxContains'") !=
+      std::string::npos);
+  BOOST_TEST(refusal(R"({"contains": {"const": 2}, "unevaluatedItems": false})")
+                 .find("'unevaluatedItems' beside 'contains'") != std::string::npos);
   BOOST_TEST(refusal(R"({"not": {"multipleOf": 2}})") ==
              "json_schema: 'not' is supported for types, constants, texts, bounds, 'required' and "
              "'properties'");
-  BOOST_TEST(refusal(R"({"if": {"items": {"type": "null"}}, "then": false})").find("'if' is") !=
-             std::string::npos);
+  BOOST_TEST(
+      refusal(R"({"if": {"propertyNames": {"maxLength": 1}}, "then": false})").find("'if' is") !=
+      std::string::npos);
   BOOST_TEST(refusal(R"({"dependentRequired": {"a": {}}})") ==
              "json_schema: 'dependentRequired' of 'a' must be a list of names");
   BOOST_TEST(refusal(R"({"dependentSchemas": {"a": ["b"]}})") ==
              "json_schema: 'dependentSchemas' of 'a' must be a schema");
-  BOOST_TEST(refusal(R"({"type": "string", "format": "iri"})") ==
-             "json_schema: the format 'iri' is not supported");
+  BOOST_TEST(refusal(R"({"type": "string", "format": "regex"})") ==
+             "json_schema: the format 'regex' is not supported");
   BOOST_TEST(refusal(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})").find("'oneOf'") !=
              std::string::npos);
   BOOST_TEST(refusal(R"({"type": "array", "uniqueItems": true})").find("'uniqueItems'") !=
@@ -339,6 +345,98 @@ BOOST_AUTO_TEST_CASE(not_if_and_dependencies_are_what_is_left_of_the_others) {
        {"3", "4", "5"}},
       // A format that the specification does not know says nothing.
       {R"({"type": "string", "format": "topic"})", {R"("a")"}, {"1"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(items_that_match_are_counted) {
+  check({
+      {R"({"type": "array", "contains": {"type": "integer"}})",
+       {"[1]", "[null, 2, \"a\"]"},
+       {"[]", "[null]", "[1.5]"}},
+      {R"({"contains": {"type": "null"}, "minContains": 2, "maxContains": 3, "maxItems": 4})",
+       {"[null, 1, null]", "[null,null,null]", "5", "[1,null,null,2]"},
+       {"[null]", "[null,null,null,null]", "[null,null,1,2,3]"}},
+      {R"({"type": "array", "contains": {"enum": ["a"]}, "minContains": 0, "maxContains": 1,
+           "items": {"type": "string"}, "minItems": 1})",
+       {R"(["a"])", R"(["b", "a", "c"])", R"(["b"])"},
+       {"[]", R"(["a", "a"])", R"(["a", 1])"}},
+      {R"({"type": "array", "prefixItems": [{"type": "null"}], "contains": {"type": "null"},
+           "minContains": 2})",
+       {"[null, 1, null]"},
+       {"[null, 1]", "[1, null, null]"}},
+      {R"({"type": "array", "allOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}}]})",
+       {"[2, 1]", "[1, 3, 2]"},
+       {"[1]", "[2, 2]"}},
+      {R"({"type": "array", "not": {"contains": {"type": "null"}}})", {"[]", "[1]"}, {"[1, null]"}},
+      {R"({"type": "array", "not": {"items": {"type": "null"}}})",
+       {"[1]", "[null, 1]"},
+       {"[]", "[null]"}},
+      {R"({"type": "array", "not": {"prefixItems": [{}, {"type": "null"}]}})",
+       {"[1, 2]"},
+       {"[]", "[1]", "[1, null]"}},
+      {R"({"contains": false})", {"1", "{}"}, {"[]", "[1]"}},
+      {R"({"type": "array", "minContains": 5})", {"[]"}, {"1"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(items_of_few_values_may_have_to_differ) {
+  check({
+      {R"({"type": "array", "uniqueItems": true, "items": {"type": ["boolean", "null"]}})",
+       {"[]", "[true, null, false]"},
+       {"[true, true]", "[1]"}},
+      {R"({"type": "array", "uniqueItems": true, "minItems": 2, "maxItems": 3,
+           "items": {"type": "integer", "minimum": 1, "maximum": 20}})",
+       {"[1, 12]", "[20,2,12]"},
+       {"[1]", "[1, 1]", "[12,2,12]", "[1,2,3,4]", "[21, 1]"}},
+      {R"({"type": "array", "uniqueItems": true, "items": {"enum":
+           ["a", "b", "c", "d", "e", "f", "g", "h", "ha", "a\""]}})",
+       {"[]", R"(["ha", "h", "a", "a\""])"},
+       {R"(["a", "b", "a"])", R"(["i"])", R"(["a\"", "a\""])"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(what_no_keyword_evaluates_may_be_closed) {
+  check({
+      {R"({"$defs": {"base": {"properties": {"a": {"type": "null"}}}}, "type": "object",
+           "$ref": "#/$defs/base", "properties": {"b": {}}, "unevaluatedProperties": false})",
+       {"{}", R"({"a": null, "b": 1})"},
+       {R"({"a": 1})", R"({"c": 1})"}},
+      {R"({"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"],
+           "oneOf": [{"properties": {"k": {"const": "x"}, "x": {"type": "integer"}}},
+                     {"properties": {"k": {"const": "y"}, "y": {"type": "integer"}}}],
+           "unevaluatedProperties": {"type": "null"}})",
+       {R"({"k": "x", "x": 1})", R"({"k": "y", "y": 1})", R"({"k": "x", "z": null})"},
+       {R"({"k": "x", "x": 1, "y": 1})", R"({"k": "y", "z": 1})", R"({"k": "z"})"}},
+      {R"({"type": "object", "anyOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                                       {"properties": {"b": {"type": "integer"}}, "required": ["b"]}],
+           "unevaluatedProperties": false})",
+       {R"({"a": 1})", R"({"b": 1})", R"({"a": 1, "b": 1})"},
+       {"{}", R"({"a": 1, "b": null})", R"({"a": 1, "c": 1})"}},
+      {R"({"type": "object", "properties": {"a": {}}, "if": {"required": ["a"]},
+           "then": {"properties": {"b": {}}}, "unevaluatedProperties": false})",
+       {"{}", R"({"a": 1, "b": 1})"},
+       {R"({"b": 1})", R"({"a": 1, "c": 1})"}},
+      {R"({"type": "object", "allOf": [{"additionalProperties": true}], "unevaluatedProperties": false})",
+       {R"({"a": 1})"},
+       {"1"}},
+      {R"({"type": "array", "allOf": [{"prefixItems": [{"type": "null"}]}], "unevaluatedItems": false})",
+       {"[]", "[null]"},
+       {"[1]", "[null, 1]"}},
+      {R"({"type": "array", "allOf": [{"items": {"type": "null"}}], "unevaluatedItems": false})",
+       {"[]", "[null, null]"},
+       {"[1]"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(names_of_resources_are_those_of_their_standards) {
+  check({
+      {R"({"type": "string", "format": "iri"})",
+       {R"("http://Ã¤.org/ä¸­?q=1")"},
+       {R"("/a")", R"("a b:c")"}},
+      {R"({"type": "string", "format": "iri-reference"})", {R"("/Ã¤#x")"}, {R"("a|b")"}},
+      {R"({"type": "string", "format": "uri-template"})",
+       {R"("/a/{b}/{?c,d*,e:3}")", R"("")"},
+       {R"("/{")", R"("{a b}")", R"("{a:0}")"}},
   });
 }
 

@@ -149,7 +149,7 @@ class World {
            std::all_of(
                watched_.begin(), watched_.end(),
                [&](ActorId actor) { return !is_known(actor) || actors_.at(actor).alive; }) &&
-           router_has_engines();
+           router_has_engines() && nodes_know_encoders();
   }
   [[nodiscard]] int num_refused() const noexcept { return num_refused_; }
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
@@ -288,6 +288,22 @@ class World {
     return std::all_of(groups.begin(), groups.end(), [](const GroupStatus& group) {
       return group.state == GroupState::kServing;
     });
+  }
+  /// Each node of a group knows those that run, where the topology has any.
+  bool nodes_know_encoders() const {
+    std::size_t num_encoders = 0;
+    for (const NodeConfig& node : topology_.nodes) num_encoders += node.has(Role::kEncoder) ? 1 : 0;
+    if (num_encoders == 0) return true;
+    for (std::size_t index = 0; index < processes_.size(); ++index) {
+      const Process& process = processes_[index];
+      if (topology_.nodes[index].serves_all_groups() || process.node == kNobody) continue;
+      const auto seen = encoders_seen_.find(process.node);
+      if (seen == encoders_seen_.end() || seen->second.size() != num_encoders ||
+          !std::all_of(seen->second.begin(), seen->second.end(),
+                       [&](ActorId encoder) { return actors_.at(encoder).alive; }))
+        return false;
+    }
+    return true;
   }
   bool is_single_process() const { return topology_.nodes.front().name.empty(); }
   bool is_remote(std::size_t node) const { return !topology_.nodes[node].host.empty(); }
@@ -549,6 +565,12 @@ class World {
     BOOST_TEST(actors_.contains(what.node));
     BOOST_TEST(actors_.contains(what.router));
   }
+  void carry_out(const SendEncoders& what) {
+    BOOST_TEST(actors_.contains(what.node));
+    BOOST_TEST(what.message.names.size() == what.encoders.size());
+    for (const ActorId encoder : what.encoders) BOOST_TEST(actors_.contains(encoder));
+    if (is_heard(what.node)) encoders_seen_[what.node] = what.encoders;
+  }
   void carry_out(const WatchActor& what) {
     BOOST_TEST(is_known(what.actor));
     if (!is_single_process())
@@ -657,6 +679,7 @@ class World {
   std::vector<Process> processes_;  ///< by node
   std::map<ActorId, Actor> actors_;
   std::map<ActorId, std::map<std::uint32_t, RoutedGroup>> routed_;  ///< by RequestRouter
+  std::map<ActorId, std::vector<ActorId>> encoders_seen_;  ///< by node: what it was told last
   std::set<ActorId> watched_;
   std::set<ActorId> handles_;  ///< whom commands may name
   ActorId last_actor_ = kNobody;

@@ -103,7 +103,8 @@ BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) 
 BOOST_AUTO_TEST_CASE(experts_of_a_file_are_those_of_its_folder) {
   const TemporaryFolder temporary;
   for (const fs::path& folder :
-       {model_folder("mixtral"), temporary.qwen3_moe(), temporary.qwen2_moe()}) {
+       {model_folder("mixtral"), temporary.qwen3_moe(), temporary.qwen2_moe(),
+        model_folder("gpt_oss"), model_folder("gpt_oss_mxfp4"), model_folder("deepseek_v3")}) {
     const fs::path file = temporary.write("model.gguf", gguf_of_model(folder, GgmlType::kF32));
     for (const std::string dtype : {"float32", "bfloat16"})
       BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()

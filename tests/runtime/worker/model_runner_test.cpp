@@ -74,7 +74,8 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
   const std::vector<DriverJob> jobs = testing::kSanitized ? few_mixed_jobs() : mixed_jobs();
   for (const std::string& isa : available_isas()) {
     for (const std::string name : {"llama", "qwen2", "mistral", "gemma3_text", "qwen3_moe", "phi3",
-                                   "olmo2", "granite", "smollm3", "glm4", "gemma2", "qwen2_moe"}) {
+                                   "olmo2", "granite", "smollm3", "glm4", "gemma2", "qwen2_moe",
+                                   "gpt_oss_mxfp4", "llama4_text", "deepseek_v3"}) {
       struct Widths {
         std::string dtype;
         std::string quantization = "auto";
@@ -91,15 +92,18 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
         const bool has_experts_in_8_bits =
             name == "qwen3_moe" && quantization == "int8" && isa != "scalar";
         if (!is_plain && !has_experts_in_8_bits && name != "llama") continue;
-        // One with a sliding window, and one without.
-        if (kv_cache_dtype != "auto" && name != "llama" && name != "gemma3_text") continue;
+        // One with a sliding window, one without, and one with latents.
+        if (kv_cache_dtype != "auto" && name != "llama" && name != "gemma3_text" &&
+            name != "deepseek_v3")
+          continue;
         // The next test has every width with every instruction set.
         if (testing::kSanitized && isa == "scalar" && dtype != "bfloat16") continue;
         // The layers of the others are llama's, but for a bias, a window, a norm or a multiplier;
         // the reference models are all replayed.
         const bool has_own_layers = name == "llama" || name == "gemma3_text" ||
                                     name == "qwen3_moe" || name == "olmo2" || name == "gemma2" ||
-                                    name == "qwen2_moe";
+                                    name == "qwen2_moe" || name == "gpt_oss_mxfp4" ||
+                                    name == "llama4_text" || name == "deepseek_v3";
         if (testing::kSanitized && !has_own_layers) continue;
         BOOST_TEST_CONTEXT(isa << ", " << name << ", " << dtype << ", " << quantization
                                << ", KV cache in " << kv_cache_dtype) {
@@ -252,7 +256,7 @@ BOOST_AUTO_TEST_CASE(instruction_sets_agree_on_the_greedy_tokens_of_exact_arithm
 }
 
 BOOST_AUTO_TEST_CASE(instruction_sets_choose_the_experts_of_the_reference) {
-  for (const std::string name : {"mixtral", "qwen3_moe"}) {
+  for (const std::string name : {"mixtral", "qwen3_moe", "gpt_oss", "llama4_text", "deepseek_v3"}) {
     const nlohmann::json golden = nlohmann::json::parse(
         read_file((kGolden / "goldens" / name / "golden.json").string()).value());
     std::vector<DriverJob> jobs;

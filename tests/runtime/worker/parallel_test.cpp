@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/device_table.hpp"
 #include "runtime/worker/model_runner.hpp"
 #include "runtime/worker/worker_group.hpp"
 #include "tests/support/quantized_writer.hpp"
@@ -29,10 +30,12 @@ class Ranks {
   explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1,
                  const std::string& quantization = "auto",
                  const std::string& model = TROUPE_GOLDEN_DIR "/models/models/llama",
-                 const SpeculativeDecoding& speculative = {}, const std::string& device = "cpu") {
+                 const SpeculativeDecoding& speculative = {}, const std::string& device = "cpu",
+                 const AdapterOptions& adapters = {}, bool expert_parallel = false) {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
+                            .expert_parallel = expert_parallel,
                             .rendezvous = "shm:troupe-ranks-" + std::to_string(getpid()) + "-" +
                                           std::to_string(++number),
                             .timeout_s = 20};
@@ -44,7 +47,8 @@ class Ranks {
                                        .threads = 1,
                                        .max_num_batched_tokens = 128,
                                        .parallel = parallel,
-                                       .speculative = speculative},
+                                       .speculative = speculative,
+                                       .adapters = adapters},
                                       {});
       BOOST_REQUIRE_MESSAGE(runner.ok(), (runner.ok() ? "" : runner.error().message));
       runners_.push_back(std::move(runner).value());
@@ -255,6 +259,52 @@ BOOST_AUTO_TEST_CASE(a_step_that_is_not_sampled_fails_with_the_next_one_and_none
   BOOST_TEST(ranks.sample(again) == expected);
 }
 
+BOOST_AUTO_TEST_CASE(adapters_give_the_same_bits_on_any_number_of_ranks) {
+  AdapterOptions adapters{.enabled = true, .max_in_step = 2, .max_loaded = 2};
+  for (const std::string name : {"llama_all", "llama_head"})
+    adapters.modules.push_back({.name = name, .path = TROUPE_GOLDEN_DIR "/adapters/" + name});
+  for (const std::string quantization : {"auto", "int8"}) {
+    for (const std::string device : {"cpu", "cuda-emulated"}) {
+      if (device != "cpu" && (quantization != "auto" || cuda_emulated_device() == nullptr))
+        continue;
+      std::vector<TokenId> tokens;
+      LogprobRows logprobs;
+      for (const auto& [tensor, pipeline] :
+           {std::pair(1, 1), std::pair(2, 1), std::pair(4, 1), std::pair(1, 2), std::pair(2, 2)}) {
+        if (device != "cpu" && tensor * pipeline > 2) continue;
+        BOOST_TEST_CONTEXT(tensor << " by " << pipeline << ", " << quantization << ", " << device) {
+          Ranks ranks(tensor, pipeline, quantization, TROUPE_GOLDEN_DIR "/models/models/llama", {},
+                      device, adapters);
+          SchedulerOutput step = first_step(kPrompt);
+          step.new_requests.push_back(step.new_requests[0]);
+          step.new_requests[1].id = RequestId{2};
+          step.new_requests[1].block_ids = {{3, 4}};
+          const std::vector<LoraRequest> loaded = ranks.runner(0).adapters()->list();
+          BOOST_TEST_REQUIRE(loaded.size() == 2u);
+          for (std::size_t i = 0; i < 2; ++i) {
+            step.new_requests[i].lora = loaded[i];
+            step.new_requests[i].params.logprobs = 3;
+          }
+          step.scheduled_ids.push_back(RequestId{2});
+          step.num_scheduled_tokens = {3, 3};
+          step.total_num_scheduled_tokens = 6;
+          for (const auto& result : ranks.execute({step})) {
+            BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
+            if (result->sampled_token_ids.empty()) continue;
+            if (tokens.empty()) {
+              tokens = result->sampled_token_ids;
+              logprobs = result->logprobs;
+            }
+            BOOST_TEST(result->sampled_token_ids == tokens, boost::test_tools::per_element());
+            BOOST_CHECK(result->logprobs == logprobs);
+          }
+        }
+      }
+      BOOST_TEST(tokens.size() == 2u);
+    }
+  }
+}
+
 std::vector<TokenId> tokens_of(Ranks ranks) {
   std::vector<TokenId> tokens = {ranks.sample(first_step(kPrompt))};
   for (std::int32_t computed = 3; computed < 8; ++computed)
@@ -386,9 +436,10 @@ std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
 }
 
 BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone) {
-  for (const std::string name : {"llama", "gemma3_text", "mistral", "mixtral", "phi3", "olmo2",
-                                 "granite", "smollm3", "glm4", "gemma2", "qwen2_moe", "mamba2",
-                                 "bamba", "falcon_h1"}) {
+  for (const std::string name :
+       {"llama", "gemma3_text", "mistral", "mixtral", "phi3", "olmo2", "granite", "smollm3", "glm4",
+        "gemma2", "qwen2_moe", "gpt_oss_mxfp4", "llama4_text", "deepseek_v3", "mamba2", "bamba",
+        "falcon_h1"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     Ranks one(1, 1, "auto", model);
     // In the second step: a prompt's middle chunk, a decode, a whole prompt, a chunk of a scored
@@ -458,13 +509,18 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_share_experts_give_the_tokens_of_one) {
-  for (const std::string name : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
+  for (const std::string name : {"mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "gpt_oss_mxfp4",
+                                 "llama4_text", "deepseek_v3"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     for (const std::string quantization : {"auto", "int8", "int4"}) {
+      if (name == "gpt_oss_mxfp4" && quantization != "auto") continue;
       const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, quantization, model));
       for (const std::int32_t size : {2, 4})
-        BOOST_TEST((tokens_of(Ranks(size, 1, quantization, model)) == expected),
-                   name << " in " << quantization << " on " << size);
+        for (const bool expert_parallel : {false, true})
+          BOOST_TEST((tokens_of(Ranks(size, 1, quantization, model, {}, "cpu", {},
+                                      expert_parallel)) == expected),
+                     name << " in " << quantization << " on " << size
+                          << (expert_parallel ? ", whole experts" : ""));
     }
   }
 }

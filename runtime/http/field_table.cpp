@@ -1,0 +1,86 @@
+#include "runtime/http/field_table.hpp"
+
+#include <string>
+#include <utility>
+
+#include "runtime/base/ordered_json.hpp"
+
+namespace troupe {
+namespace {
+
+struct TypeName {
+  JsonTypes type;
+  std::string_view name;
+  FieldType field;
+};
+constexpr TypeName kTypeNames[] = {
+    {JsonTypes::kText, "a string", FieldType::kString},
+    {JsonTypes::kBoolean, "true or false", FieldType::kBoolean},
+    {JsonTypes::kInteger, "a whole number", FieldType::kInteger},
+    {JsonTypes::kNumber, "a number", FieldType::kNumber},
+    {JsonTypes::kArray, "an array", FieldType::kArray},
+    {JsonTypes::kObject, "an object", FieldType::kObject},
+};
+
+bool is_of(const nlohmann::ordered_json& value, JsonTypes types) {
+  return (has(types, JsonTypes::kText) && value.is_string()) ||
+         (has(types, JsonTypes::kBoolean) && value.is_boolean()) ||
+         (has(types, JsonTypes::kInteger) && value.is_number_integer()) ||
+         (has(types, JsonTypes::kNumber) && value.is_number()) ||
+         (has(types, JsonTypes::kArray) && value.is_array()) ||
+         (has(types, JsonTypes::kObject) && value.is_object());
+}
+
+std::string described(JsonTypes types) {
+  std::string text;
+  for (const TypeName& each : kTypeNames)
+    if (has(types, each.type)) text.append(text.empty() ? "" : " or ").append(each.name);
+  return text;
+}
+
+}  // namespace
+
+void copy_same_fields(const nlohmann::ordered_json& given, std::span<const SameField> fields,
+                      nlohmann::ordered_json& chat) {
+  for (const SameField& field : fields) {
+    const auto found = given.find(field.name);
+    if (found != given.end() && !found->is_null()) chat[field.chat_name] = *found;
+  }
+}
+
+Result<void> check_own_fields(const nlohmann::ordered_json& given,
+                              std::span<const OwnField> fields) {
+  for (const OwnField& field : fields) {
+    const auto found = given.find(field.name);
+    const std::string name = field.name;
+    if (found == given.end() || found->is_null()) {
+      if (field.is_required) return invalid_argument(name + ": Field required", name);
+    } else if (!is_of(*found, field.types)) {
+      return invalid_argument(name + ": must be " + described(field.types), name);
+    }
+  }
+  return {};
+}
+
+BodyShape shape_of_fields(std::span<const SameField> same, std::span<const OwnField> own,
+                          const BodyShape& chat) {
+  BodyShape shape;
+  shape.num_reads = 1;
+  for (const OwnField& field : own) {
+    for (const TypeName& each : kTypeNames)
+      if (has(field.types, each.type)) shape.read(field.name, each.field);
+    shape.field(field.name).num_required = field.is_required ? 1 : 0;
+  }
+  for (const SameField& field : same) {
+    const BodyField* known = chat.find(field.chat_name);
+    if (known == nullptr) continue;
+    BodyField& made = shape.field(field.name);
+    made.types = known->types;
+    made.range = known->range;
+    made.choices = known->choices;
+    made.num_required = field.is_required ? 1 : 0;
+  }
+  return shape;
+}
+
+}  // namespace troupe

@@ -1,0 +1,305 @@
+#include "runtime/kv_transfer/lmcache/lmcache_config.hpp"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "runtime/base/file.hpp"
+
+namespace troupe::lmcache {
+namespace {
+
+constexpr std::string_view kPrefix = "LMCACHE_";
+constexpr std::size_t kMaxFileBytes = 1 << 20;
+
+/// One setting as it was found.
+struct Setting {
+  std::string key;
+  std::string value;
+  std::string where;  ///< for errors: "LMCACHE_CHUNK_SIZE", "file.yaml: chunk_size"
+};
+
+Error bad_value(const Setting& setting, const std::string& what) {
+  return invalid_argument(setting.where + " is '" + setting.value + "', " + what,
+                          "kv-transfer-config");
+}
+
+Result<bool> to_bool(const Setting& setting) {
+  std::string text = setting.value;
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
+  if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
+  if (text == "false" || text == "0" || text == "no" || text == "off") return false;
+  return bad_value(setting, "it must be true or false");
+}
+
+Result<std::int32_t> to_number(const Setting& setting, std::int32_t least) {
+  std::int32_t number = 0;
+  const std::string& text = setting.value;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size() || number < least)
+    return bad_value(setting, "it must be a whole number from " + std::to_string(least) + " on");
+  return number;
+}
+
+Result<double> to_gibibytes(const Setting& setting) {
+  double number = 0;
+  const std::string& text = setting.value;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size() || !(number >= 0) ||
+      number > 1e6)
+    return bad_value(setting, "it must be a number of GiB");
+  return number;
+}
+
+bool is_none(const std::string& value) {
+  return value.empty() || value == "null" || value == "None" || value == "none" || value == "~";
+}
+
+/// "file:///a,/b" or "/a".
+std::vector<std::string> to_folders(const std::string& value) {
+  constexpr std::string_view kScheme = "file://";
+  std::vector<std::string> folders;
+  for (std::size_t begin = 0; begin < value.size();) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    std::string folder = value.substr(begin, end - begin);
+    folder.erase(0, folder.find_first_not_of(" '\"[]"));
+    while (!folder.empty() && std::string_view(" '\"[]/").find(folder.back()) != std::string::npos)
+      folder.pop_back();
+    if (folder.starts_with(kScheme)) folder.erase(0, kScheme.size());
+    if (!folder.empty()) folders.push_back(std::move(folder));
+    begin = end + 1;
+  }
+  return folders;
+}
+
+/// What LMCache has and this does not: only with what means that it is off.
+struct Unsupported {
+  std::string_view key;
+  std::string_view off;  ///< besides false, none and 0
+};
+constexpr std::array kUnsupported = {
+    Unsupported{"use_layerwise", ""},
+    Unsupported{"enable_blending", ""},
+    Unsupported{"enable_p2p", ""},
+    Unsupported{"enable_controller", ""},
+    Unsupported{"enable_pd", ""},
+    Unsupported{"enable_async_loading", ""},
+    Unsupported{"enable_kv_events", ""},
+    Unsupported{"enable_scheduler_bypass_lookup", ""},
+    Unsupported{"external_lookup_client", ""},
+    Unsupported{"internal_api_server_enabled", ""},
+    Unsupported{"gds_path", ""},
+    Unsupported{"use_gds", ""},
+    Unsupported{"numa_mode", ""},
+    Unsupported{"remote_config_url", ""},
+    Unsupported{"remote_serde", "naive"},
+    Unsupported{"retrieve_locations", ""},
+    Unsupported{"store_location", ""},
+    Unsupported{"hit_miss_ratio", ""},
+    Unsupported{"enable_chunk_statistics", ""},
+    Unsupported{"enable_hidden_state_cache", ""},
+    Unsupported{"storage_plugins", ""},
+    Unsupported{"remote_storage_plugins", ""},
+    Unsupported{"local_disk_path_sharding", "by_gpu"},
+    Unsupported{"reserve_local_cpu_size", "0.0"},
+    Unsupported{"local_cpu_use_hugepages", ""},
+};
+
+/// Of LMCache's own processes: nothing of ours.
+constexpr std::array<std::string_view, 5> kForeignVariables = {
+    "LMCACHE_CONFIG_FILE", "LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE", "LMCACHE_USE_UPSTREAM_MP",
+    "LMCACHE_USE_EXPERIMENTAL"};
+
+Result<void> apply_setting(LMCacheConfig& config, const Setting& setting) {
+  const std::string& key = setting.key;
+  if (key == "chunk_size") {
+    ASSIGN_OR_RETURN(config.chunk_size, to_number(setting, 1));
+  } else if (key == "local_cpu") {
+    ASSIGN_OR_RETURN(config.local_cpu, to_bool(setting));
+  } else if (key == "max_local_cpu_size") {
+    ASSIGN_OR_RETURN(config.max_local_cpu_size, to_gibibytes(setting));
+  } else if (key == "local_disk") {
+    config.local_disk =
+        is_none(setting.value) ? std::vector<std::string>() : to_folders(setting.value);
+  } else if (key == "max_local_disk_size") {
+    ASSIGN_OR_RETURN(config.max_local_disk_size, to_gibibytes(setting));
+  } else if (key == "remote_url") {
+    config.remote.url = is_none(setting.value) ? "" : setting.value;
+  } else if (key == "cache_policy") {
+    auto policy = parse_cache_policy(setting.value);
+    if (!policy.ok()) return bad_value(setting, "it must be LRU, LFU, FIFO or MRU");
+    config.cache_policy = *policy;
+  } else if (key == "pre_caching_hash_algorithm") {
+    auto algorithm = parse_chunk_hash_algorithm(setting.value);
+    if (!algorithm.ok()) return bad_value(setting, "it must be sha256_cbor or builtin");
+    config.hash_algorithm = *algorithm;
+  } else if (key == "save_decode_cache") {
+    ASSIGN_OR_RETURN(config.save_decode_cache, to_bool(setting));
+  } else if (key == "save_unfull_chunk") {
+    ASSIGN_OR_RETURN(config.save_unfull_chunk, to_bool(setting));
+  } else if (key == "min_retrieve_tokens") {
+    ASSIGN_OR_RETURN(config.min_retrieve_tokens, to_number(setting, 0));
+  } else if (key == "priority_limit") {
+    config.priority_limit.reset();
+    if (!is_none(setting.value)) {
+      ASSIGN_OR_RETURN(config.priority_limit, to_number(setting, INT32_MIN));
+    }
+  } else if (key == "blocking_timeout_secs") {
+    ASSIGN_OR_RETURN(const std::int32_t seconds, to_number(setting, 1));
+    config.remote.timeout = std::chrono::seconds(seconds);
+  } else if (key == "lookup_timeout_ms") {
+    ASSIGN_OR_RETURN(config.lookup_timeout_ms, to_number(setting, 1));
+  } else if (key == "force_skip_save") {
+    ASSIGN_OR_RETURN(config.force_skip_save, to_bool(setting));
+  } else if (key == "skip_last_n_tokens") {
+    ASSIGN_OR_RETURN(config.skip_last_n_tokens, to_number(setting, 0));
+  } else if (key == "extra_config.remote_ttl_s") {
+    ASSIGN_OR_RETURN(config.remote.ttl_s, to_number(setting, 0));
+  } else if (key == "extra_config.troupe_token_file") {
+    config.remote.token_file = setting.value;
+  } else if (key == "extra_config.troupe_ca_file") {
+    config.remote.ca_file = setting.value;
+  } else if (key == "extra_config") {
+    if (!is_none(setting.value)) return bad_value(setting, "it must be an object");
+  } else {
+    for (const Unsupported& other : kUnsupported) {
+      if (other.key != key) continue;
+      if (is_none(setting.value) || setting.value == other.off || setting.value == "0") return {};
+      const auto on = to_bool(setting);
+      if (on.ok() && !*on) return {};
+      return Error{ErrorCode::kUnsupported,
+                   setting.where + " is '" + setting.value + "': this is not offered here",
+                   "kv-transfer-config"};
+    }
+    return invalid_argument(setting.where + " is unknown", "kv-transfer-config");
+  }
+  return {};
+}
+
+/// A value of YAML, or of JSON, which is a part of it.
+void collect(const YAML::Node& node, const std::string& key, const std::string& where,
+             std::vector<Setting>& settings) {
+  if (node.IsMap()) {
+    for (const auto& entry : node) {
+      const auto name = entry.first.as<std::string>();
+      collect(entry.second, key.empty() ? name : key + "." + name,
+              where + (key.empty() ? "" : ".") + name, settings);
+    }
+    return;
+  }
+  Setting setting{key, {}, where};
+  if (node.IsSequence()) {
+    for (const YAML::Node& element : node)
+      setting.value += (setting.value.empty() ? "" : ",") + element.as<std::string>();
+  } else if (node.IsScalar()) {
+    setting.value = node.Scalar();
+  }
+  settings.push_back(std::move(setting));
+}
+
+Result<std::vector<Setting>> parse_settings(const std::string& text, const std::string& name,
+                                            const std::string& key) {
+  try {
+    std::vector<Setting> settings;
+    const YAML::Node root = YAML::Load(text);
+    if (root.IsNull()) return settings;
+    if (!root.IsMap())
+      return invalid_argument(name + " holds no object of keys and values", "kv-transfer-config");
+    collect(root, key, name + (key.empty() ? ": " : "."), settings);
+    return settings;
+  } catch (const YAML::Exception& error) {
+    return invalid_argument(name + ": " + error.what(), "kv-transfer-config");
+  }
+}
+
+const std::string* find_variable(std::span<const std::string> environment, std::string_view name,
+                                 std::string& value) {
+  for (const std::string& entry : environment) {
+    if (!entry.starts_with(name) || entry.size() <= name.size() || entry[name.size()] != '=')
+      continue;
+    value = entry.substr(name.size() + 1);
+    return &value;
+  }
+  return nullptr;
+}
+
+Result<void> apply_all(LMCacheConfig& config, const std::vector<Setting>& settings) {
+  for (const Setting& setting : settings) RETURN_IF_ERROR(apply_setting(config, setting));
+  return {};
+}
+
+Result<void> apply_environment(LMCacheConfig& config, std::span<const std::string> environment) {
+  for (const std::string& entry : environment) {
+    const std::string name = entry.substr(0, entry.find('='));
+    if (!name.starts_with(kPrefix) || name.size() == entry.size() ||
+        std::ranges::find(kForeignVariables, name) != kForeignVariables.end())
+      continue;
+    Setting setting{name.substr(kPrefix.size()), entry.substr(name.size() + 1), name};
+    std::ranges::transform(setting.key, setting.key.begin(),
+                           [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
+    if (setting.key == "extra_config") {
+      ASSIGN_OR_RETURN(const auto settings, parse_settings(setting.value, name, setting.key));
+      RETURN_IF_ERROR(apply_all(config, settings));
+    } else {
+      RETURN_IF_ERROR(apply_setting(config, setting));
+    }
+  }
+  return {};
+}
+
+Result<void> apply_extra_config(LMCacheConfig& config, const std::string& text) {
+  constexpr std::string_view kOwn = "lmcache.";
+  const std::string name = "kv_connector_extra_config";
+  ASSIGN_OR_RETURN(std::vector<Setting> settings, parse_settings(text, name, ""));
+  for (Setting& setting : settings) {
+    // vLLM's own, of LMCache's connector. The first is for a socket that there is not here.
+    if (setting.key == "lmcache_rpc_port") continue;
+    if (setting.key.starts_with(kOwn))
+      setting.key.erase(0, kOwn.size());
+    else if (setting.key != "skip_last_n_tokens")
+      return invalid_argument(setting.where + " is unknown", "kv-transfer-config");
+    RETURN_IF_ERROR(apply_setting(config, setting));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LMCacheConfig> read_lmcache_config(std::span<const std::string> environment,
+                                          const std::string& extra_config) {
+  LMCacheConfig config;
+  std::string value;
+  if (find_variable(environment, "LMCACHE_CONFIG_FILE", value) != nullptr && !value.empty()) {
+    const std::string file = value;
+    ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
+    ASSIGN_OR_RETURN(const auto settings, parse_settings(text, file, ""));
+    RETURN_IF_ERROR(apply_all(config, settings));
+  }
+  RETURN_IF_ERROR(apply_environment(config, environment));
+  RETURN_IF_ERROR(apply_extra_config(config, extra_config));
+  HashEnvironment hashing;
+  if (find_variable(environment, "PYTHONHASHSEED", value) != nullptr && !value.empty() &&
+      value != "random")
+    hashing.seed = value;
+  ASSIGN_OR_RETURN(config.none_hash, none_hash(config.hash_algorithm, hashing));
+  if (!config.local_disk.empty() && config.max_local_disk_size == 0)
+    return invalid_argument("local_disk needs max_local_disk_size, in GiB", "kv-transfer-config");
+  if (config.local_cpu && config.max_local_cpu_size == 0)
+    return invalid_argument("local_cpu needs max_local_cpu_size, in GiB", "kv-transfer-config");
+  if (!config.local_cpu && config.local_disk.empty() && config.remote.url.empty())
+    return invalid_argument("LMCache has nowhere to store: set local_cpu, local_disk or remote_url",
+                            "kv-transfer-config");
+  if (!config.remote.url.empty()) {
+    ASSIGN_OR_RETURN(const RemoteUrl url, parse_remote_url(config.remote.url));
+    if (url.scheme == "resp" && config.save_unfull_chunk)
+      return invalid_argument(
+          "save_unfull_chunk is true, and remote_url " + url.shown() + " keeps full chunks only",
+          "kv-transfer-config");
+  }
+  return config;
+}
+
+}  // namespace troupe::lmcache

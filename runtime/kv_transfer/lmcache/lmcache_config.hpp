@@ -1,0 +1,44 @@
+#pragma once
+// LMCache's configuration of an engine's connector.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+#include "runtime/kv_transfer/lmcache/chunk_hash.hpp"
+#include "runtime/kv_transfer/lmcache/remote_store.hpp"
+#include "runtime/kv_transfer/lmcache/tier_index.hpp"
+
+namespace troupe::lmcache {
+
+struct LMCacheConfig {
+  std::int32_t chunk_size = 256;  ///< tokens
+  bool local_cpu = true;
+  double max_local_cpu_size = 5;        ///< GiB of each rank
+  std::vector<std::string> local_disk;  ///< folders; a rank has one of them
+  double max_local_disk_size = 0;       ///< GiB of each rank
+  RemoteOptions remote;                 ///< an empty URL: none
+  CachePolicy cache_policy = CachePolicy::kLru;
+  /// LMCache's default is builtin, whose hashes differ between processes without PYTHONHASHSEED.
+  ChunkHashAlgorithm hash_algorithm = ChunkHashAlgorithm::kSha256Cbor;
+  PythonInt none_hash;
+  bool save_decode_cache = false;
+  bool save_unfull_chunk = false;
+  std::int32_t min_retrieve_tokens = 0;
+  std::optional<std::int32_t> priority_limit;
+  std::int32_t lookup_timeout_ms = 3000;
+  bool force_skip_save = false;
+  std::int32_t skip_last_n_tokens = 0;
+};
+
+/// From the file that LMCACHE_CONFIG_FILE names (YAML), then variables LMCACHE_<KEY>, then entries
+/// "lmcache.<key>" of kv_connector_extra_config, a JSON object: later ones win. `environment`: as
+/// environ has it. Errors name the key, its value and where it stands: it is unknown, its value is
+/// not possible, or what it asks for is not offered.
+[[nodiscard]] Result<LMCacheConfig> read_lmcache_config(std::span<const std::string> environment,
+                                                        const std::string& extra_config);
+
+}  // namespace troupe::lmcache

@@ -1,0 +1,477 @@
+#include "runtime/kv_transfer/lmcache_connector.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/kv_transfer/block_blob.hpp"
+#include "runtime/kv_transfer/lmcache/cache_engine_key.hpp"
+#include "runtime/kv_transfer/model_identity.hpp"
+
+namespace troupe {
+namespace {
+
+using lmcache::ChunkId;
+using lmcache::PythonInt;
+
+/// Chunks that were put into the remote store lately, and are not put again.
+constexpr std::int64_t kMaxRemoteKnown = 1'000'000;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+std::int64_t all_ranks_bytes(double gib, const ParallelConfig& parallel) {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(gib * kGiB * parallel.world_size()));
+}
+
+bool is_tag_text(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+           c == '_' || c == '.';
+  });
+}
+
+}  // namespace
+
+std::string lmcache_model_name(const std::string& model_identity, const KVCacheConfig& cache,
+                               const ParallelConfig& parallel) {
+  const std::string folder = origin_folder(model_identity, cache, parallel);
+  return "troupe." + folder.substr(0, folder.find('_'));
+}
+
+std::string lmcache_dtype(const KVCacheConfig& cache) {
+  const TokenShape* const token = cache.groups.at(0).spec.token();
+  switch (token == nullptr ? DType::kU8 : token->dtype) {
+    case DType::kF32:
+      return "float";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "half";
+    case DType::kI8:
+      return "int8";
+    case DType::kI32:
+      return "int32";
+    case DType::kF8E4M3:
+      return "fp8_e4m3fn";
+    case DType::kU8:
+      break;
+  }
+  return "uint8";
+}
+
+Result<void> LMCacheConnector::check(const KVConnectorContext& context,
+                                     const lmcache::LMCacheConfig& config) {
+  for (const KVCacheGroup& group : context.cache.groups)
+    if (!group.spec.is<FullAttentionSpec>() && !group.spec.is<MlaSpec>())
+      return Error{ErrorCode::kUnsupported,
+                   std::string("kv-transfer-config: LMCacheConnectorV1 does not transfer layers of "
+                               "the kind ") +
+                       group.spec.kind_name(),
+                   "kv-transfer-config"};
+  const std::int32_t alignment = context.settings.scheduler_block_size();
+  if (config.chunk_size % alignment != 0)
+    return invalid_argument(
+        "kv-transfer-config: LMCache's chunk_size is " + std::to_string(config.chunk_size) +
+            ", it must be a multiple of the block size " + std::to_string(alignment),
+        "kv-transfer-config");
+  return {};
+}
+
+LMCacheConnector::LMCacheConnector(const KVConnectorContext& context, lmcache::LMCacheConfig config,
+                                   std::unique_ptr<lmcache::RemoteLookup> lookup,
+                                   const std::vector<std::pair<ChunkId, std::int64_t>>& stored)
+    : role_(context.config.role),
+      config_(std::move(config)),
+      cache_(context.cache),
+      parallel_(context.parallel),
+      model_(lmcache_model_name(context.model_identity, context.cache, context.parallel)),
+      dtype_(lmcache_dtype(context.cache)),
+      hasher_(context.settings.hash_algorithm, context.settings.hash_block_size(),
+              context.settings.hash_seed),
+      chunk_hasher_(config_.hash_algorithm, config_.none_hash,
+                    static_cast<std::size_t>(config_.chunk_size)),
+      alignment_(context.settings.scheduler_block_size()),
+      cpu_(all_ranks_bytes(config_.max_local_cpu_size, parallel_), config_.cache_policy),
+      disk_(all_ranks_bytes(config_.max_local_disk_size, parallel_), config_.cache_policy),
+      remote_(kMaxRemoteKnown, lmcache::CachePolicy::kLru),
+      lookup_(std::move(lookup)) {
+  for (const auto& [id, bytes] : stored) {
+    std::vector<ChunkId> removed;
+    if (disk_.has(id)) continue;
+    if (!disk_.add(id, bytes * parallel_.world_size(), removed)) removed.push_back(id);
+    for (const ChunkId& old : removed) remove(old, kDiskTier);
+  }
+}
+
+// ---- requests and their chunks ------------------------------------------------------------------
+
+void LMCacheConnector::on_new_request(const KVCacheRequest& request) {
+  Request& known = requests_[request.id] = {};
+  known.identity = request;
+  known.identity.token_ids = {};
+  if (request.cache_salt.empty() && !request.lora) return;
+  // Of a tenant, and of an adapter: theirs alone.
+  const std::string owner = request.cache_salt + '\0' + (request.lora ? request.lora->name : "");
+  known.tags = "@salt%" + to_hex(xxh3_128(owner)).substr(0, 16);
+}
+
+/// Null: its chunks have no keys that could be known here.
+LMCacheConnector::Request* LMCacheConnector::find(const RequestState& request) {
+  const auto known = requests_.find(request.id);
+  return known == requests_.end() || request.resumable || known->second.identity.prompt_embeds
+             ? nullptr
+             : &known->second;
+}
+
+/// What the client says of it, before its first chunk is looked up.
+void LMCacheConnector::read_params(Request& known, const RequestState& request) const {
+  if (std::exchange(known.has_params, true)) return;
+  known.saves = !config_.force_skip_save && role_ != ConnectorRole::kConsumer &&
+                !(config_.priority_limit && request.priority > *config_.priority_limit);
+  const auto params =
+      nlohmann::json::parse(request.kv_transfer_params, nullptr, /*allow_exceptions=*/false);
+  if (!params.is_object()) return;
+  std::string tags;
+  for (const auto& [name, value] : params.items()) {
+    if (name == "lmcache.skip_save") {
+      const bool is_off = value.is_null() || value == false || value == 0 || value == "";
+      known.saves = known.saves && is_off;
+    } else if (name == "lmcache.max_tokens_per_load" && value.is_number_integer()) {
+      known.max_load_tokens = static_cast<std::int32_t>(
+          std::clamp<std::int64_t>(value.get<std::int64_t>(), 0, INT32_MAX));
+    } else if (name.starts_with(lmcache::kTagPrefix) && value.is_string()) {
+      const std::string tag = name.substr(lmcache::kTagPrefix.size());
+      const auto text = value.get<std::string>();
+      if (is_tag_text(tag) && is_tag_text(text))
+        tags.append(1, '@').append(tag).append(1, '%').append(text);
+      else
+        log_warning("a tag is not possible in a key", kv("request", request.id), kv("tag", name));
+    }
+  }
+  known.tags = tags + known.tags;
+}
+
+PythonInt LMCacheConnector::python_int(std::uint64_t hash) const noexcept {
+  return config_.hash_algorithm == lmcache::ChunkHashAlgorithm::kBuiltin
+             ? PythonInt::of(static_cast<std::int64_t>(hash))
+             : PythonInt{hash, false};
+}
+
+std::uint64_t LMCacheConnector::hash_chunk(const Request& known, const RequestState& request,
+                                           std::int32_t begin, std::int32_t end) const {
+  const auto ids =
+      std::span<const TokenId>(request.token_ids.get())
+          .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  std::vector<std::int64_t> tokens(ids.begin(), ids.end());
+  for (const MultiModalFeature& item : known.identity.mm_features) {
+    const std::int32_t first = std::max(begin, item.offset);
+    const std::int32_t last = std::min(end, item.offset + item.length);
+    if (first >= last) continue;
+    const auto numbers =
+        lmcache::placeholder_tokens(item.identifier, static_cast<std::size_t>(last - item.offset));
+    std::copy(numbers.begin() + (first - item.offset), numbers.end(),
+              tokens.begin() + (first - begin));
+  }
+  const std::int32_t chunk = begin / config_.chunk_size;
+  const PythonInt parent = chunk == 0
+                               ? chunk_hasher_.none()
+                               : python_int(known.hashes[static_cast<std::size_t>(chunk) - 1]);
+  const PythonInt hash = chunk_hasher_.hash(parent, tokens);
+  return hash.negative ? 0 - hash.magnitude : hash.magnitude;
+}
+
+void LMCacheConnector::extend_hashes(Request& known, const RequestState& request) const {
+  if (std::ssize(known.digests) < request.num_tokens() / hasher_.unit()) {
+    known.identity.token_ids = request.token_ids;
+    hasher_.extend(known.identity, known.digests);
+    known.identity.token_ids = {};  // the Scheduler is to append to them without a copy
+  }
+  for (auto chunk = static_cast<std::int32_t>(known.hashes.size());
+       (chunk + 1) * config_.chunk_size <= request.num_tokens(); ++chunk)
+    known.hashes.push_back(
+        hash_chunk(known, request, chunk * config_.chunk_size, (chunk + 1) * config_.chunk_size));
+}
+
+std::vector<LMCacheConnector::Piece> LMCacheConnector::pieces(const Request& known,
+                                                              const RequestState& request,
+                                                              std::int32_t end) const {
+  std::vector<Piece> pieces;
+  std::int32_t begin = 0;
+  for (; begin + config_.chunk_size <= end; begin += config_.chunk_size)
+    pieces.push_back(
+        {begin,
+         begin + config_.chunk_size,
+         {known.hashes[static_cast<std::size_t>(begin / config_.chunk_size)], known.tags}});
+  if (config_.save_unfull_chunk && begin < end)
+    pieces.push_back({begin, end, {hash_chunk(known, request, begin, end), known.tags}});
+  return pieces;
+}
+
+std::string LMCacheConnector::key_of(const ChunkId& id, std::int32_t rank) const {
+  const lmcache::CacheEngineKey key{.model = model_,
+                                    .world_size = parallel_.world_size(),
+                                    .worker = rank,
+                                    .hash = python_int(id.hash),
+                                    .dtype = dtype_,
+                                    .layer = {},
+                                    .tags = {}};
+  return key.text() + id.tags;
+}
+
+/// Of a piece, on all ranks.
+std::int64_t LMCacheConnector::num_bytes(std::int32_t num_tokens) const {
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(BlobHeader)) * parallel_.world_size();
+  for (const KVCacheGroup& group : cache_.groups) {
+    std::int64_t block_bytes = 0;
+    for (std::size_t i = 0; i < group.layers.size(); ++i)
+      block_bytes += cache_.page_bytes[i] * parallel_.tensor_parallel_size;
+    bytes += num_tokens / group.spec.block_size * block_bytes;
+  }
+  return bytes;
+}
+
+ChunkBlocks LMCacheConnector::chunk_blocks(const Request& known, const Piece& piece,
+                                           std::int32_t first_needed,
+                                           std::int32_t end_needed) const {
+  ChunkBlocks chunk{.hash = piece.id.hash,
+                    .tags = piece.id.tags,
+                    .digest = hash_of_prefix(known.digests, piece.end, hasher_.unit()),
+                    .tiers = 0,
+                    .blocks = {}};
+  for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
+    const std::int32_t size = cache_.groups[g].spec.block_size;
+    for (std::int32_t block = piece.begin / size; block < piece.end / size; ++block) {
+      const bool needed = block * size >= first_needed && block * size < end_needed;
+      chunk.blocks.push_back(needed ? known.blocks[g].at(static_cast<std::size_t>(block))
+                                    : kNullBlock);
+    }
+  }
+  return chunk;
+}
+
+void LMCacheConnector::add(lmcache::TierIndex& tier, std::uint8_t bit, const Piece& piece,
+                           std::uint8_t& tiers) {
+  std::vector<ChunkId> removed;
+  if (tier.has(piece.id) || !tier.add(piece.id, num_bytes(piece.end - piece.begin), removed))
+    return;
+  for (const ChunkId& old : removed) remove(old, bit);
+  tiers = static_cast<std::uint8_t>(tiers | bit);
+}
+
+void LMCacheConnector::remove(const ChunkId& id, std::uint8_t tiers) {
+  next_.ops.push_back(
+      {ChunkOp::Kind::kRemove, {.hash = id.hash, .tags = id.tags, .tiers = tiers, .blocks = {}}});
+}
+
+// ---- loads --------------------------------------------------------------------------------------
+
+std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
+    const RequestState& request, std::int32_t num_local_tokens) {
+  Request* const known = find(request);
+  if (known == nullptr || known->load_failed || role_ == ConnectorRole::kProducer ||
+      request.params.skip_reading_prefix_cache || num_local_tokens % alignment_ != 0)
+    return Match{};
+  read_params(*known, request);
+  extend_hashes(*known, request);
+  // The last token is always computed.
+  const std::int32_t end =
+      std::max(0, request.num_tokens() - 1 - config_.skip_last_n_tokens) / alignment_ * alignment_;
+  known->lookup_end = end;
+  std::vector<Piece> wanted = pieces(*known, request, end);
+  std::erase_if(wanted, [&](const Piece& piece) { return piece.end <= num_local_tokens; });
+  const auto first_missing = [&] {
+    return std::ranges::find_if(wanted, [this](const Piece& piece) {
+      return !cpu_.has(piece.id) && !disk_.has(piece.id) && !remote_.has(piece.id);
+    });
+  };
+  auto missing = first_missing();
+  if (missing != wanted.end() && lookup_ != nullptr && !known->has_asked) {
+    const auto num_ranks = static_cast<std::size_t>(parallel_.world_size());
+    std::vector<std::string> keys;
+    for (auto piece = missing; piece != wanted.end(); ++piece)
+      for (std::int32_t rank = 0; rank < parallel_.world_size(); ++rank)
+        keys.push_back(key_of(piece->id, rank));
+    const auto count = lookup_->count(value(request.id), keys);
+    if (!count) return std::nullopt;
+    known->has_asked = true;
+    std::vector<ChunkId> forgotten;
+    // What was asked first may have had fewer local tokens before it: then it is asked no more.
+    for (std::size_t i = 0; i < *count / num_ranks && missing != wanted.end(); ++i, ++missing)
+      if (!remote_.has(missing->id)) remote_.add(missing->id, 1, forgotten);
+    missing = first_missing();
+  }
+  const std::int32_t hit = missing == wanted.begin() ? num_local_tokens : std::prev(missing)->end;
+  std::int32_t num_tokens = hit - num_local_tokens;
+  if (known->max_load_tokens > 0)
+    num_tokens =
+        std::min(num_tokens, known->max_load_tokens / config_.chunk_size * config_.chunk_size);
+  known->num_matched_after = num_local_tokens;
+  if (num_tokens < config_.min_retrieve_tokens) num_tokens = 0;
+  return Match{num_tokens, /*async=*/true};
+}
+
+void LMCacheConnector::update_state_after_alloc(const RequestState& request,
+                                                const BlockTable& blocks,
+                                                std::int32_t num_external_tokens) {
+  Request* const known = find(request);
+  if (known == nullptr) return;
+  read_params(*known, request);
+  known->state = &request;
+  known->blocks = blocks;
+  known->num_seen = 0;
+  if (lookup_ != nullptr) lookup_->forget(value(request.id));
+  if (num_external_tokens == 0) return;
+  ChunkLoad load{.number = ++last_load_, .id = request.id, .chunks = {}};
+  const std::int32_t begin = known->num_matched_after;
+  const std::int32_t end = begin + num_external_tokens;
+  std::vector<Piece> loaded = pieces(*known, request, known->lookup_end);
+  std::erase_if(loaded,
+                [&](const Piece& piece) { return piece.end <= begin || piece.begin >= end; });
+  for (const Piece& piece : loaded) {
+    ChunkBlocks chunk = chunk_blocks(*known, piece, begin, end);
+    if (config_.local_cpu) add(cpu_, kCpuTier, piece, chunk.tiers);
+    load.chunks.push_back(std::move(chunk));
+  }
+  // The end of a prefix is to go before its beginning.
+  for (auto piece = loaded.rbegin(); piece != loaded.rend(); ++piece) {
+    cpu_.touch(piece->id);
+    disk_.touch(piece->id);
+  }
+  next_.loads.push_back(load);
+  open_loads_.emplace(load.number, std::move(load));
+}
+
+void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) {
+  for (const RequestId id : output.finished_recving) {
+    const auto load = std::ranges::find_if(
+        open_loads_, [id](const auto& numbered) { return numbered.second.id == id; });
+    if (load == open_loads_.end()) continue;
+    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
+      for (const ChunkBlocks& chunk : load->second.chunks) {
+        const ChunkId chunk_id{chunk.hash, chunk.tags};
+        std::uint8_t tiers = 0;
+        if (cpu_.remove(chunk_id)) tiers |= kCpuTier;
+        if (disk_.remove(chunk_id)) tiers |= kDiskTier;
+        remote_.remove(chunk_id);
+        if (tiers != 0) remove(chunk_id, tiers);
+      }
+      if (const auto known = requests_.find(id); known != requests_.end())
+        known->second.load_failed = true;
+    }
+    open_loads_.erase(load);
+  }
+}
+
+// ---- saves --------------------------------------------------------------------------------------
+
+void LMCacheConnector::save(Request& known, const Piece& piece) {
+  const bool in_cpu = cpu_.touch(piece.id);
+  if (const bool on_disk = disk_.touch(piece.id); in_cpu || on_disk || remote_.has(piece.id))
+    return;
+  ChunkBlocks chunk = chunk_blocks(known, piece, piece.begin, piece.end);
+  if (config_.local_cpu) add(cpu_, kCpuTier, piece, chunk.tiers);
+  if (!config_.local_disk.empty()) add(disk_, kDiskTier, piece, chunk.tiers);
+  if (lookup_ != nullptr) {
+    std::vector<ChunkId> forgotten;
+    remote_.add(piece.id, 1, forgotten);
+    chunk.tiers |= kRemoteTier;
+  }
+  if (chunk.tiers != 0) next_.ops.push_back({ChunkOp::Kind::kSave, std::move(chunk)});
+}
+
+void LMCacheConnector::save_pieces(Request& known, std::int32_t num_computed,
+                                   std::int32_t num_known) {
+  const RequestState& request = *known.state;
+  const std::int32_t size = config_.chunk_size;
+  const std::int32_t first_new = known.num_seen;
+  for (; (known.num_seen + 1) * size <= num_known; ++known.num_seen) {
+    const std::int32_t begin = known.num_seen * size;
+    // What a request generates is saved only if that is wanted.
+    if (begin + size > request.num_prompt_tokens && !config_.save_decode_cache) continue;
+    save(known, {begin,
+                 begin + size,
+                 {known.hashes[static_cast<std::size_t>(known.num_seen)], known.tags}});
+  }
+  // What a prompt has behind its last full chunk, with the step that completes it.
+  const std::int32_t end = (request.num_prompt_tokens - 1) / alignment_ * alignment_;
+  const std::int32_t begin = end / size * size;
+  if (config_.save_unfull_chunk && begin < end && num_computed < request.num_prompt_tokens &&
+      num_known >= request.num_prompt_tokens)
+    save(known, {begin, end, {hash_chunk(known, request, begin, end), known.tags}});
+  // The end of a prefix is to go before its beginning.
+  if (known.num_seen > first_new) {
+    for (std::int32_t chunk = known.num_seen; chunk-- > 0;) {
+      const ChunkId id{known.hashes[static_cast<std::size_t>(chunk)], known.tags};
+      cpu_.touch(id);
+      disk_.touch(id);
+    }
+  }
+}
+
+/// Request `index` of them; `next` is the first of its new blocks, and becomes that of the next.
+/// Null: nobody keeps them.
+void LMCacheConnector::add_new_blocks(Request* request, const CachedRequestData& cached,
+                                      std::size_t index, std::size_t& next) const {
+  if (cached.new_block_counts.empty()) return;
+  const std::size_t num_groups = cache_.groups.size();
+  for (std::size_t g = 0; g < num_groups; ++g) {
+    const auto count = static_cast<std::size_t>(cached.new_block_counts[index * num_groups + g]);
+    const auto blocks = std::span(cached.new_block_ids).subspan(next, count);
+    if (request != nullptr)
+      request->blocks[g].insert(request->blocks[g].end(), blocks.begin(), blocks.end());
+    next += count;
+  }
+}
+
+std::string LMCacheConnector::build_connector_metadata(const SchedulerOutput& step) {
+  const CachedRequestData& cached = step.cached_requests;
+  std::size_t next_cached = 0;
+  std::size_t next_block = 0;
+  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+    const RequestId id = step.scheduled_ids[i];
+    const bool is_cached = next_cached < cached.ids.size() && cached.ids[next_cached] == id;
+    const std::size_t index = next_cached;
+    if (is_cached) ++next_cached;
+    const auto found = requests_.find(id);
+    const bool is_known = found != requests_.end() && found->second.state != nullptr;
+    if (is_cached) add_new_blocks(is_known ? &found->second : nullptr, cached, index, next_block);
+    if (!is_known || !found->second.saves) continue;
+    Request& request = found->second;
+    std::int32_t num_computed = 0;
+    if (is_cached) {
+      num_computed = cached.num_computed_tokens[index];
+    } else {
+      const auto added = std::ranges::find(step.new_requests, id, &NewRequestData::id);
+      CHECK(added != step.new_requests.end(), value(id));
+      num_computed = added->num_computed_tokens;
+    }
+    extend_hashes(request, *request.state);
+    save_pieces(request, num_computed,
+                std::min(request.state->num_tokens(), num_computed + step.num_scheduled_tokens[i]));
+  }
+  if (std::exchange(sends_loads_again_, false)) {
+    next_.loads.clear();
+    for (const auto& [number, load] : open_loads_) next_.loads.push_back(load);
+  }
+  if (next_.empty()) return {};
+  next_.oldest_load = open_loads_.empty() ? last_load_ + 1 : open_loads_.begin()->first;
+  return pack_lmcache_ops(std::exchange(next_, {}));
+}
+
+KVConnector::Finished LMCacheConnector::request_finished(const RequestState& request,
+                                                         const BlockTable&) {
+  if (lookup_ != nullptr) lookup_->forget(value(request.id));
+  requests_.erase(request.id);
+  return {};
+}
+
+bool LMCacheConnector::reset_cache() {
+  cpu_.clear();
+  disk_.clear();
+  next_.ops.push_back({ChunkOp::Kind::kClear, {}});
+  return lookup_ == nullptr;
+}
+
+}  // namespace troupe

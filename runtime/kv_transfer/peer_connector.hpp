@@ -1,0 +1,105 @@
+#pragma once
+// PeerConnector: KV is loaded from another engine (disaggregated prefill).
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/peer_loader.hpp"
+#include "runtime/kv_transfer/peer_server.hpp"
+
+namespace troupe {
+
+/// The Scheduler's side. A request with do_remote_decode leaves its blocks behind when it ends; the
+/// parameters that it returns are those with which a request of another engine (do_remote_prefill)
+/// loads them, as vLLM's proxies pass them on. Once: if the load fails, or the parameters are not
+/// of this connector, the prompt is computed.
+class PeerKVConnector final : public KVConnector {
+ public:
+  explicit PeerKVConnector(const KVConnectorContext& context);
+
+  void on_new_request(const KVCacheRequest& request) override;
+  void set_endpoints(std::span<const std::pair<std::int32_t, std::string>> endpoints) override;
+  void on_transfer_params(const RequestState& request) override;
+  [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
+      const RequestState& request, std::int32_t num_local_tokens) override;
+  void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
+                                std::int32_t num_external_tokens) override;
+  [[nodiscard]] std::int32_t num_tokens_to_keep(const RequestState& request) const override;
+  [[nodiscard]] Finished request_finished(const RequestState& request,
+                                          const BlockTable& blocks) override;
+  [[nodiscard]] Medium medium(const RequestState&) const override { return Medium::kPeer; }
+  [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
+  void update_connector_output(const KVConnectorOutput& output) override;
+  void on_failed_steps() override { sends_again_ = true; }
+
+  /// About which something is known: requests, blocks that are held, loads.
+  [[nodiscard]] std::size_t num_open() const noexcept {
+    return requests_.size() + held_.size() + open_loads_.size();
+  }
+
+ private:
+  enum class Progress : std::uint8_t { kUnused, kLoading, kDone };
+  /// What a request is to load.
+  struct Wanted {
+    PeerSource source;
+    std::int32_t num_tokens = 0;
+    Progress progress = Progress::kUnused;
+    std::int32_t num_matched_after = 0;
+  };
+  struct Request {
+    KVCacheRequest identity;  ///< without tokens
+    std::optional<Wanted> wanted;
+    bool holds = false;  ///< its blocks, for another engine
+  };
+
+  [[nodiscard]] Result<Wanted> read_source(const RequestState& request) const;
+  void give_up(Wanted& wanted);
+
+  ConnectorConfig config_;
+  ParallelConfig parallel_;
+  std::map<std::int32_t, std::string> endpoints_;  // by rank; those that are known
+  std::string engine_id_;
+  std::unordered_map<RequestId, Request> requests_;
+  std::unordered_map<RequestId, PeerHold> held_;
+  std::uint64_t last_load_ = 0;
+  std::map<std::uint64_t, PeerLoad> open_loads_;  // not yet reported
+  bool sends_again_ = false;
+  PeerOps next_;  // for the step that is planned
+};
+
+/// A worker's side.
+class PeerKVConnectorWorker final : public KVConnectorWorker {
+ public:
+  PeerKVConnectorWorker(KVConnectorWorkerContext context, std::unique_ptr<PeerServer> server,
+                        PeerReader reader);
+
+  Result<void> register_kv_caches(const KVCacheMemory& memory) override;
+  void start_load_kv(const std::string& metadata) override;
+  void wait_for_save() override {}
+  [[nodiscard]] KVConnectorOutput get_finished() override;
+
+ private:
+  [[nodiscard]] PeerLoader& loader_of(const PeerSource& source);
+
+  KVConnectorWorkerContext context_;
+  std::unique_ptr<PeerServer> server_;
+  PeerReader reader_;
+  PeerPages pages_;
+  std::map<std::string, std::unique_ptr<PeerLoader>> loaders_;  // by the engine's endpoints
+  std::unordered_set<std::uint64_t> loads_;  // numbers of those that came and may come again
+  bool reports_endpoint_ = false;            // in this step
+};
+
+/// What is common to a prefix on both sides: tokens, pictures, adapter, salt.
+[[nodiscard]] PrefixDigest prefix_digest(const KVCacheRequest& identity,
+                                         std::span<const TokenId> tokens);
+
+}  // namespace troupe

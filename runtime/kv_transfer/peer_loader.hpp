@@ -1,0 +1,109 @@
+#pragma once
+// Loads blocks of a rank's KV cache from another engine.
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/file_descriptor.hpp"
+#include "runtime/kv_transfer/peer_link.hpp"
+#include "runtime/kv_transfer/peer_pages.hpp"
+
+namespace troupe {
+
+/// Of the rank that loads.
+struct PeerReader {
+  PeerOrigin origin{};
+  std::int32_t tensor_rank = 0;
+  std::int32_t tensor_parallel_size = 1;
+  std::int32_t rank = 0;
+  std::int32_t world_size = 1;
+  std::shared_ptr<const Credentials> credentials;  ///< of other hosts; null: this one only
+  std::chrono::milliseconds timeout{5000};         ///< for a connection, and for each answer
+};
+
+/// A thread that loads from one engine, in the order of the calls, writes into the blocks, and
+/// keeps the engine from giving up what is wanted. Several ranks of that engine may each have a
+/// part.
+class PeerLoader {
+ public:
+  /// Of what is read at once.
+  static constexpr std::int64_t kMaxReadBytes = std::int64_t{8} << 20;
+
+  /// `source`: of the engine, whatever its key.
+  PeerLoader(const PeerSource& source, PeerReader reader, PeerPages pages);
+  /// Stops in the middle of a load.
+  ~PeerLoader();
+  PeerLoader(const PeerLoader&) = delete;
+  PeerLoader& operator=(const PeerLoader&) = delete;
+
+  /// The key is renewed until it is loaded or released.
+  void watch(const std::string& key);
+  void load(PeerLoad load);
+  void release(const std::string& key);
+
+  struct Loaded {
+    RequestId id{};
+    Result<void> result;
+  };
+  /// Appends those since the last call.
+  void take_loaded(std::vector<Loaded>& loaded);
+  /// Nothing is wanted from the engine.
+  [[nodiscard]] bool is_idle();
+
+ private:
+  struct Release {
+    std::string key;
+  };
+  using Job = std::variant<PeerLoad, Release>;
+  /// A connection to a rank of the engine.
+  struct Rank {
+    std::unique_ptr<PeerLink> link;
+    PeerWelcome welcome;
+  };
+
+  void run();
+  void fail_waiting(const Error& error);
+  void renew();
+  [[nodiscard]] Result<void> perform(const PeerLoad& load);
+  void perform(const Release& release);
+  [[nodiscard]] Result<Rank*> connect(std::size_t rank);
+  [[nodiscard]] Result<void> load_from(Rank& from, const PeerLoad& load);
+  [[nodiscard]] Result<void> read(Rank& from, PeerRead request,
+                                  const std::vector<std::vector<BlockId>>& blocks);
+  void write(const Rank& from, const PeerRead& request,
+             const std::vector<std::vector<BlockId>>& blocks,
+             std::span<const std::byte> bytes) const;
+  /// The ranks of the engine that this one loads from.
+  [[nodiscard]] std::vector<std::size_t> sources() const;
+  [[nodiscard]] SteadyTime deadline() const {
+    return std::chrono::steady_clock::now() + reader_.timeout;
+  }
+
+  std::vector<std::string> endpoints_;
+  bool is_split_alike_;  // each of its ranks has its equal
+  PeerReader reader_;
+  PeerPages pages_;
+  FileDescriptor stop_;
+  std::map<std::size_t, Rank> ranks_;  // the thread's
+  SteadyTime renewed_;                 // the thread's
+  double lease_s_ = 0;                 // the thread's; 0: not known yet
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::vector<std::string> watched_;
+  std::vector<Loaded> loaded_;
+  bool is_busy_ = false;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,344 @@
+#include "runtime/kv_transfer/peer_server.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/base/hash.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
+#include "runtime/base/shared_memory.hpp"
+
+namespace troupe {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr int kBacklog = 64;
+
+Error listen_error(const std::string& where) {
+  return {ErrorCode::kIo,
+          "kv-transfer-config: cannot listen on " + where + ": " + std::strerror(errno),
+          "kv-transfer-config"};
+}
+
+/// In the abstract namespace: nothing is left behind.
+Result<FileDescriptor> listen_local(const std::string& name) {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (!socket.valid() ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0)
+    return listen_error("a local socket");
+  return socket;
+}
+
+/// Sets the port if it is 0.
+Result<FileDescriptor> listen_remote(const std::string& host, std::uint16_t& port) {
+  const std::string where = host + ":" + std::to_string(port);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0)
+    return listen_error(where);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  FileDescriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int yes = 1;
+  if (!socket.valid() ||
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0)
+    return listen_error(where);
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
+    return listen_error(where);
+  port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+  return socket;
+}
+
+/// A process of the same user.
+bool is_trusted(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerServer>> PeerServer::open(const PeerListen& listen,
+                                                     const Identity& identity) {
+  PeerEndpoint endpoint{.local = "troupe-kv-" + random_secret().substr(0, 32),
+                        .host = listen.host,
+                        .port = listen.port};
+  ASSIGN_OR_RETURN(FileDescriptor local, listen_local(endpoint.local));
+  FileDescriptor remote;
+  if (!listen.host.empty()) {
+    ASSIGN_OR_RETURN(remote, listen_remote(listen.host, endpoint.port));
+  }
+  FileDescriptor stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop.valid()) return listen_error("an eventfd");
+  return std::unique_ptr<PeerServer>(new PeerServer(
+      std::move(local), std::move(remote), std::move(stop), std::move(endpoint), listen, identity));
+}
+
+PeerServer::PeerServer(FileDescriptor local, FileDescriptor remote, FileDescriptor stop,
+                       PeerEndpoint endpoint, PeerListen listen, const Identity& identity)
+    : local_(std::move(local)),
+      remote_(std::move(remote)),
+      stop_(std::move(stop)),
+      endpoint_(std::move(endpoint)),
+      listen_(std::move(listen)),
+      identity_(identity),
+      thread_([this] { accept_all(); }) {}
+
+PeerServer::~PeerServer() {
+  static_cast<void>(::eventfd_write(stop_.get(), 1));
+  changed_.notify_all();
+  thread_.join();
+  for (Connection& connection : connections_) connection.thread.join();
+}
+
+SteadyTime PeerServer::lease_end() const {
+  return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
+                                   std::chrono::duration<double>(identity_.lease_s));
+}
+
+// ---- the owner's side ---------------------------------------------------------------------------
+
+void PeerServer::set_pages(PeerPages pages, const PeerOrigin& origin) {
+  const std::unique_lock pages_lock(pages_mutex_);
+  const std::lock_guard lock(mutex_);
+  pages_ = std::move(pages);
+  origin_ = origin;
+  held_.clear();
+}
+
+void PeerServer::hold(const PeerHold& hold) {
+  {
+    const std::lock_guard lock(mutex_);
+    held_.try_emplace(hold.key, Held{.what = hold, .expires = lease_end()});
+  }
+  changed_.notify_all();
+}
+
+std::vector<RequestId> PeerServer::take_finished() {
+  std::vector<RequestId> finished;
+  const SteadyTime now = steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  for (auto next = held_.begin(); next != held_.end();) {
+    const auto current = next++;
+    const Held& held = current->second;
+    if (held.num_reading > 0 || (!held.released && held.expires > now)) continue;
+    if (!held.released)
+      log_warning("nobody has read the KV of a request", kv("request", value(held.what.id)),
+                  kv("lease_s", identity_.lease_s));
+    finished.push_back(held.what.id);
+    held_.erase(current);
+  }
+  return finished;
+}
+
+// ---- connections --------------------------------------------------------------------------------
+
+void PeerServer::accept_all() {
+  std::array<pollfd, 3> ready = {pollfd{.fd = stop_.get(), .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = local_.get(), .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = remote_.get(), .events = POLLIN, .revents = 0}};
+  while (true) {
+    if (::poll(ready.data(), ready.size(), -1) < 0 && errno != EINTR) return;
+    if (ready[0].revents != 0) return;
+    connections_.remove_if([](Connection& connection) {
+      if (!connection.ended) return false;
+      connection.thread.join();
+      return true;
+    });
+    if (ready[1].revents != 0) accept_one(local_.get(), true);
+    if (ready[2].revents != 0) accept_one(remote_.get(), false);
+  }
+}
+
+void PeerServer::accept_one(int listener, bool is_local) {
+  FileDescriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.valid()) return;
+  if (connections_.size() >= kMaxConnections || (is_local && !is_trusted(socket.get()))) {
+    log_warning("a reader of the KV cache is refused", kv("connections", connections_.size()));
+    return;
+  }
+  std::shared_ptr<Session> session;
+  if (!is_local) session = listen_.credentials->begin(socket.get(), Session::Side::kAccepts);
+  auto link = std::make_shared<PeerLink>(std::move(socket), std::move(session), stop_.get());
+  Connection& connection = connections_.emplace_back();
+  connection.thread = std::thread([this, link, &connection] {
+    serve(*link);
+    connection.ended = true;
+  });
+}
+
+void PeerServer::serve(PeerLink& link) {
+  const auto served = [&]() -> Result<void> {
+    RETURN_IF_ERROR(welcome(link));
+    while (true) {
+      FileDescriptor memory;
+      ASSIGN_OR_RETURN(const PeerMessage message,
+                       link.receive(std::nullopt, kMaxFrameTime, &memory));
+      if (const auto* const read = std::get_if<PeerRead>(&message.body)) {
+        RETURN_IF_ERROR(answer(link, *read, std::move(memory)));
+      } else if (const auto* const renewal = std::get_if<PeerRenew>(&message.body)) {
+        renew(*renewal);
+      } else if (const auto* const release = std::get_if<PeerRelease>(&message.body)) {
+        this->release(*release);
+      } else {
+        return Error{ErrorCode::kCorrupt, "an unexpected frame", {}};
+      }
+    }
+  }();
+  log_debug("a reader of the KV cache is gone", kv("reason", served.error().message));
+}
+
+Result<void> PeerServer::welcome(PeerLink& link) {
+  ASSIGN_OR_RETURN(const PeerMessage first,
+                   link.receive(steady_clock::now() + kMaxFrameTime, kMaxFrameTime));
+  const auto* const hello = std::get_if<PeerHello>(&first.body);
+  if (hello == nullptr) return Error{ErrorCode::kCorrupt, "an unexpected frame", {}};
+  PeerWelcome welcome{.tensor_rank = identity_.tensor_rank,
+                      .tensor_parallel_size = identity_.tensor_parallel_size,
+                      .lease_s = identity_.lease_s};
+  {
+    const std::shared_lock lock(pages_mutex_);
+    welcome.layers = pages_.shapes();
+    if (hello->version != kPeerVersion)
+      welcome.error = "its version is " + std::to_string(hello->version) + ", expected " +
+                      std::to_string(kPeerVersion);
+    else if (hello->origin != origin_)
+      welcome.error = "its model, types or instruction set differ: " + to_hex(hello->origin) +
+                      ", expected " + to_hex(origin_);
+  }
+  RETURN_IF_ERROR(link.send({welcome}, steady_clock::now() + kMaxFrameTime));
+  if (!welcome.error.empty()) return Error{ErrorCode::kInvalidArgument, welcome.error, {}};
+  return {};
+}
+
+Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescriptor memory) {
+  PeerData data;
+  std::vector<std::byte> own;
+  SharedMemory shared;
+  std::span<std::byte> bytes;
+  constexpr std::uint64_t kMaxReadBytes = std::uint64_t{1} << 30;
+  const auto prepared = [&]() -> Result<void> {
+    if (read.num_bytes > kMaxReadBytes)
+      return invalid_argument(std::to_string(read.num_bytes) + " bytes are wanted at once");
+    if (read.shared) {
+      ASSIGN_OR_RETURN(shared, SharedMemory::map(std::move(memory), read.num_bytes));
+      bytes = shared.bytes().first(read.num_bytes);
+    } else {
+      own.resize(read.num_bytes);
+      bytes = own;
+    }
+    return copy(read, bytes);
+  }();
+  if (!prepared.ok())
+    data.error = prepared.error().message;
+  else
+    data.checksum =
+        xxh3_128(std::span(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
+  const SteadyTime deadline = steady_clock::now() + kMaxFrameTime;
+  RETURN_IF_ERROR(link.send({data}, deadline));
+  if (!prepared.ok() || read.shared) return {};
+  return link.send_bytes(bytes, deadline);
+}
+
+Result<void> PeerServer::begin_reading(const PeerRead& read, PeerHold& what) {
+  std::unique_lock lock(mutex_);
+  const auto wanted = [&] { return held_.contains(read.key); };
+  if (!changed_.wait_for(lock, kMaxWaitForKey, wanted))
+    return Error{ErrorCode::kNotFound, "the blocks of " + read.key + " are not held", {}};
+  Held& held = held_.at(read.key);
+  if (held.what.digest != read.digest)
+    return invalid_argument("the blocks of " + read.key + " are those of another prompt");
+  ++held.num_reading;
+  held.expires = lease_end();
+  what = held.what;
+  return {};
+}
+
+void PeerServer::end_reading(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto held = held_.find(key);
+  if (held == held_.end()) return;
+  --held->second.num_reading;
+  held->second.expires = lease_end();
+}
+
+Result<void> PeerServer::copy(const PeerRead& read, std::span<std::byte> to) {
+  PeerHold what;
+  RETURN_IF_ERROR(begin_reading(read, what));
+  const auto copied = [&]() -> Result<void> {
+    // A new cache waits for this; what was held of the earlier one is gone by then.
+    const std::shared_lock pages_lock(pages_mutex_);
+    if (const std::lock_guard lock(mutex_); !held_.contains(read.key))
+      return Error{ErrorCode::kNotFound, "the engine begins anew", {}};
+    for (const PeerPiece& piece : read.pieces) {
+      const PeerPages::Layer* const layer = pages_.find(piece.layer);
+      if (layer == nullptr || piece.head_begin < 0 || piece.head_begin >= piece.head_end ||
+          piece.head_end > layer->shape.num_heads)
+        return invalid_argument("layer " + std::to_string(piece.layer) + " has no heads " +
+                                std::to_string(piece.head_begin) + " to " +
+                                std::to_string(piece.head_end));
+      const auto bytes = piece_bytes(layer->shape, piece);
+      if (std::cmp_greater(bytes, to.size()))
+        return invalid_argument("more bytes are wanted than announced");
+      std::byte* out = to.data();
+      const auto part_bytes =
+          static_cast<std::size_t>((piece.head_end - piece.head_begin) * layer->shape.head_bytes);
+      for (const std::int32_t unit : piece.units) {
+        for (std::int32_t part = 0; part < layer->shape.num_parts; ++part) {
+          const std::byte* const from =
+              PeerPages::at(*layer, what.blocks.at(layer->group), unit, part, piece.head_begin);
+          if (from == nullptr)
+            return Error{ErrorCode::kNotFound,
+                         "layer " + std::to_string(piece.layer) + " has no tokens from " +
+                             std::to_string(unit * layer->shape.unit_tokens) + " on",
+                         {}};
+          std::memcpy(out, from, part_bytes);
+          out += part_bytes;
+        }
+      }
+      to = to.subspan(static_cast<std::size_t>(bytes));
+    }
+    if (!to.empty()) return invalid_argument("fewer bytes are wanted than announced");
+    return {};
+  }();
+  end_reading(read.key);
+  return copied;
+}
+
+void PeerServer::renew(const PeerRenew& what) {
+  const std::lock_guard lock(mutex_);
+  for (const std::string& key : what.keys) {
+    const auto held = held_.find(key);
+    if (held != held_.end()) held->second.expires = lease_end();
+  }
+}
+
+void PeerServer::release(const PeerRelease& what) {
+  const std::lock_guard lock(mutex_);
+  const auto held = held_.find(what.key);
+  if (held != held_.end()) held->second.released = ++held->second.num_released >= what.num_readers;
+}
+
+}  // namespace troupe

@@ -1,0 +1,356 @@
+#include "runtime/models/adapter.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/file.hpp"
+#include "runtime/base/hash.hpp"
+#include "runtime/models/adapter_config.hpp"
+#include "runtime/models/memory.hpp"
+#include "runtime/models/quantize.hpp"
+#include "runtime/models/safetensors.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kConfigFile = "adapter_config.json";
+constexpr std::string_view kWeightsFile = "adapter_model.safetensors";
+constexpr std::string_view kPeftPrefix = "base_model.model.";
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
+constexpr std::size_t kCacheLineBytes = 64;
+
+/// The name of a module without what checkpoints of various families have before it.
+std::string_view plain_module_name(std::string_view name) {
+  for (const std::string_view prefix :
+       {"model.language_model.", "language_model.model.", "language_model.", "model."})
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  return name;
+}
+
+/// A and B of one module.
+struct ModulePair {
+  std::string a_name;  ///< in the file
+  std::string b_name;
+  const TensorView* a = nullptr;
+  const TensorView* b = nullptr;
+  std::string module;  ///< as the file calls it
+  bool is_embedding = false;
+};
+using ModulePairs = std::map<std::string, ModulePair, std::less<>>;  // by plain_module_name
+
+Error tensor_error(ErrorCode code, const std::string& tensor, const std::string& reason) {
+  return {code, std::string(kWeightsFile) + ": tensor " + tensor + " " + reason};
+}
+
+/// Sorts the tensors of the file by module. Errors: those that are no LoRA, or stand alone.
+Result<ModulePairs> pair_tensors(const TensorMap& tensors) {
+  struct Suffix {
+    std::string_view text;
+    bool is_a;
+    bool is_embedding;
+  };
+  constexpr Suffix kSuffixes[] = {{".lora_A.weight", true, false},
+                                  {".lora_B.weight", false, false},
+                                  {".lora_embedding_A", true, true},
+                                  {".lora_embedding_B", false, true}};
+  ModulePairs pairs;
+  for (const auto& [name, tensor] : tensors) {
+    const auto* const suffix = std::ranges::find_if(
+        kSuffixes, [&](const Suffix& each) { return name.ends_with(each.text); });
+    if (!name.starts_with(kPeftPrefix) || suffix == std::end(kSuffixes)) {
+      const bool is_dora = name.find("lora_magnitude_vector") != std::string::npos;
+      return tensor_error(ErrorCode::kUnsupported, name,
+                          is_dora ? "is of DoRA, which is not supported"
+                                  : "is not supported, only A and B of LoRA are");
+    }
+    if (tensor.type != TensorType::kF32 && tensor.type != TensorType::kBF16 &&
+        tensor.type != TensorType::kF16)
+      return tensor_error(
+          ErrorCode::kUnsupported, name,
+          "has type " + std::string(to_string(tensor.type)) + ", expected F32, BF16 or F16");
+    std::string_view module = name;
+    module.remove_prefix(kPeftPrefix.size());
+    module.remove_suffix(suffix->text.size());
+    ModulePair& pair = pairs[std::string(plain_module_name(module))];
+    if (!pair.module.empty() &&
+        (pair.module != module || pair.is_embedding != suffix->is_embedding))
+      return tensor_error(ErrorCode::kCorrupt, name, "updates the same matrix as another one");
+    pair.module = module;
+    pair.is_embedding = suffix->is_embedding;
+    (suffix->is_a ? pair.a_name : pair.b_name) = name;
+    (suffix->is_a ? pair.a : pair.b) = &tensor;
+  }
+  if (pairs.empty())
+    return Error{ErrorCode::kCorrupt, std::string(kWeightsFile) + ": there are no tensors"};
+  for (const auto& [name, pair] : pairs) {
+    if (pair.a == nullptr)
+      return tensor_error(ErrorCode::kCorrupt, pair.b_name, "has no A beside it");
+    if (pair.b == nullptr)
+      return tensor_error(ErrorCode::kCorrupt, pair.a_name, "has no B beside it");
+  }
+  return pairs;
+}
+
+Result<void> check_tensor_shape(const std::string& name, const TensorView& tensor,
+                                std::int64_t num_rows, std::int64_t num_cols) {
+  const std::vector<std::int64_t> expected = {num_rows, num_cols};
+  if (tensor.shape == expected) return {};
+  return tensor_error(ErrorCode::kCorrupt, name,
+                      "has shape " + shape_text(tensor.shape) + ", expected " +
+                          shape_text(expected) + ": it was made for another model or rank");
+}
+
+/// Modules of layers that another stage has are checked there.
+bool is_of_other_stage(std::string_view name, const AdapterTargets& targets) {
+  if (name == "embed_tokens") return !targets.is_first_stage;
+  if (name == "lm_head") return !targets.is_last_stage;
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return false;
+  name.remove_prefix(kLayers.size());
+  std::int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  if (error != std::errc() || layer < 0 || layer >= targets.num_layers) return false;
+  const std::string own = std::string(kLayers) + std::to_string(layer) + ".";
+  return std::ranges::none_of(targets.targets, [&](const AdapterTarget& target) {
+    return plain_module_name(target.parts.front().name).starts_with(own);
+  });
+}
+
+/// One A in the matrix of a target, and the pieces that use it.
+struct StackedPart {
+  const ModulePair* pair = nullptr;
+  std::int32_t first_rank = 0;
+  std::int32_t rank = 0;
+};
+struct TargetPlan {
+  std::vector<StackedPart> stacked;
+  struct Piece {
+    std::size_t stacked = 0;
+    std::size_t part = 0;
+    std::int64_t first_col = 0;
+    std::size_t b_offset = 0;  ///< bytes, in the adapter's memory
+  };
+  std::vector<Piece> pieces;
+  std::int32_t num_ranks = 0;
+  std::size_t a_offset = 0;
+};
+
+std::int32_t round_up_ranks(std::int32_t ranks) {
+  constexpr std::int32_t kStep = AdapterWeight::kRankStep;
+  return (ranks + kStep - 1) / kStep * kStep;
+}
+
+/// What of the pairs goes to the target. Errors: shapes, and ranks over the limit.
+Result<TargetPlan> plan_target(const AdapterTarget& target, const ModulePairs& pairs,
+                               const AdapterConfig& config, const AdapterLimits& limits) {
+  TargetPlan plan;
+  std::int64_t first_col = 0;
+  for (std::size_t i = 0; i < target.parts.size(); ++i) {
+    const AdapterTarget::Part& part = target.parts[i];
+    const std::int64_t own_col = std::exchange(first_col, first_col + part.rows.count);
+    const auto found = pairs.find(plain_module_name(part.name));
+    if (found == pairs.end()) continue;
+    const ModulePair& pair = found->second;
+    if (pair.is_embedding != target.is_embedding)
+      return tensor_error(ErrorCode::kUnsupported, pair.a_name, "is not of that kind of module");
+    const std::int64_t rank = config.rank_of(pair.module);
+    if (rank > limits.max_rank)
+      return Error{ErrorCode::kUnsupported, std::string(kConfigFile) + ": the rank of " +
+                                                pair.module + " is " + std::to_string(rank) +
+                                                ", max-lora-rank is " +
+                                                std::to_string(limits.max_rank)};
+    RETURN_IF_ERROR(check_tensor_shape(pair.a_name, *pair.a, rank, target.num_cols));
+    RETURN_IF_ERROR(check_tensor_shape(pair.b_name, *pair.b, part.num_rows, rank));
+    const auto known = std::ranges::find(plan.stacked, &pair, &StackedPart::pair);
+    const auto index = static_cast<std::size_t>(known - plan.stacked.begin());
+    if (known == plan.stacked.end()) {
+      plan.stacked.push_back({&pair, plan.num_ranks, static_cast<std::int32_t>(rank)});
+      plan.num_ranks += round_up_ranks(static_cast<std::int32_t>(rank));
+    }
+    plan.pieces.push_back({.stacked = index, .part = i, .first_col = own_col});
+  }
+  return plan;
+}
+
+std::uint16_t bf16_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/// Numbers of the type that adapters are kept in.
+class NumberWriter {
+ public:
+  NumberWriter(std::byte* to, ElementType type) : to_(to), type_(type) {}
+  void put(std::int64_t index, float value) const {
+    if (type_ == ElementType::kBF16) {
+      const std::uint16_t bits = bf16_bits(value);
+      std::memcpy(to_ + index * 2, &bits, sizeof bits);
+    } else {
+      std::memcpy(to_ + index * 4, &value, sizeof value);
+    }
+  }
+
+ private:
+  std::byte* to_;
+  ElementType type_;
+};
+
+/// Positive, and the same wherever the files are the same.
+std::int32_t adapter_id(const LoraRequest& request, std::string_view config,
+                        const TensorMap& tensors) {
+  std::string text = std::to_string(request.name.size()) + ":" + request.name +
+                     std::to_string(request.path.size()) + ":" + request.path +
+                     to_hex(xxh3_128(config));
+  for (const auto& [name, tensor] : tensors) {
+    text += name;
+    text += to_hex(xxh3_128(
+        std::string_view(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())));
+  }
+  const auto digest = xxh3_128(text);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, digest.data(), sizeof bits);
+  return static_cast<std::int32_t>(bits % 0x7fffffffu) + 1;
+}
+
+/// Errors that name what the folder has not.
+Result<void> check_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    return Error{ErrorCode::kNotFound, "no folder " + folder.string() + " with an adapter"};
+  if (!std::filesystem::exists(folder / kConfigFile, error))
+    return Error{ErrorCode::kNotFound,
+                 "no " + std::string(kConfigFile) + " in " + folder.string() + ": no adapter"};
+  if (std::filesystem::exists(folder / kWeightsFile, error)) return {};
+  if (std::filesystem::exists(folder / "adapter_model.bin", error))
+    return Error{ErrorCode::kUnsupported, folder.string() +
+                                              ": adapter_model.bin is not supported, only " +
+                                              std::string(kWeightsFile)};
+  return Error{ErrorCode::kNotFound, "no " + std::string(kWeightsFile) + " in " + folder.string()};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
+                                                     const AdapterTargets& targets,
+                                                     const AdapterLimits& limits, Device& device) {
+  const std::filesystem::path folder = request.path;
+  const auto in_folder = [&](const Error& error) {
+    return Error{error.code, request.path + ": " + error.message, error.param};
+  };
+  RETURN_IF_ERROR(check_folder(folder));
+  ASSIGN_OR_RETURN(const std::string config_text, read_file(folder / kConfigFile, kMaxConfigBytes));
+  const auto config = parse_adapter_config(config_text);
+  if (!config.ok()) return in_folder(config.error());
+  const auto file = SafetensorsFile::open(folder / kWeightsFile);
+  if (!file.ok()) return in_folder(file.error());
+  const auto pairs = pair_tensors(file->tensors());
+  if (!pairs.ok()) return in_folder(pairs.error());
+
+  // All is checked before memory is taken.
+  std::vector<TargetPlan> plans;
+  std::size_t num_bytes = 0;
+  std::vector<const ModulePair*> used;
+  const auto take = [&](std::int64_t num_elements) {
+    const std::size_t offset = num_bytes;
+    num_bytes += static_cast<std::size_t>(num_elements * element_bytes(limits.type));
+    num_bytes = (num_bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+    return offset;
+  };
+  for (const AdapterTarget& target : targets.targets) {
+    auto plan = plan_target(target, *pairs, *config, limits);
+    if (!plan.ok()) return in_folder(plan.error());
+    if (!target.is_embedding) plan->a_offset = take(plan->num_ranks * target.cols.count);
+    for (TargetPlan::Piece& piece : plan->pieces)
+      piece.b_offset =
+          take(plan->stacked[piece.stacked].rank * target.parts[piece.part].rows.count);
+    for (const StackedPart& part : plan->stacked) used.push_back(part.pair);
+    plans.push_back(std::move(plan).value());
+  }
+  for (const auto& [name, pair] : *pairs) {
+    if (std::ranges::find(used, &pair) == used.end() && !is_of_other_stage(name, targets))
+      return in_folder(tensor_error(ErrorCode::kUnsupported, pair.a_name,
+                                    "is of a module that the model has not, or that no adapter "
+                                    "can update here"));
+  }
+
+  auto adapter = std::make_shared<Adapter>();
+  adapter->request_ = request;
+  adapter->request_.int_id = adapter_id(request, config_text, file->tensors());
+  ASSIGN_OR_RETURN(Memory host, Memory::allocate(num_bytes, "an adapter"));
+  std::vector<float> row;
+  for (std::size_t t = 0; t < plans.size(); ++t) {
+    const TargetPlan& plan = plans[t];
+    const AdapterTarget& target = targets.targets[t];
+    if (target.is_embedding && !plan.stacked.empty()) {
+      const StackedPart& part = plan.stacked.front();
+      adapter->embedding_rank_ = part.rank;
+      adapter->embedding_.resize(static_cast<std::size_t>(target.num_cols * part.rank));
+      row.resize(static_cast<std::size_t>(target.num_cols));
+      for (std::int64_t r = 0; r < part.rank; ++r) {
+        widen_row(*part.pair->a, r, 0, target.num_cols, row.data());
+        for (std::int64_t id = 0; id < target.num_cols; ++id)
+          adapter->embedding_[static_cast<std::size_t>(id * part.rank + r)] =
+              row[static_cast<std::size_t>(id)];
+      }
+    }
+    if (!target.is_embedding) {
+      row.resize(static_cast<std::size_t>(target.cols.count));
+      const NumberWriter writer(host.data() + plan.a_offset, limits.type);
+      for (const StackedPart& part : plan.stacked) {
+        for (std::int64_t r = 0; r < part.rank; ++r) {
+          widen_row(*part.pair->a, r, target.cols.begin, target.cols.count, row.data());
+          const std::int64_t first = (part.first_rank + r) * target.cols.count;
+          for (std::int64_t k = 0; k < target.cols.count; ++k)
+            writer.put(first + k, row[static_cast<std::size_t>(k)]);
+        }
+      }
+    }
+    for (const TargetPlan::Piece& piece : plan.pieces) {
+      const StackedPart& part = plan.stacked[piece.stacked];
+      const Slice rows = target.parts[piece.part].rows;
+      row.resize(static_cast<std::size_t>(part.rank));
+      const NumberWriter writer(host.data() + piece.b_offset, limits.type);
+      for (std::int64_t n = 0; n < rows.count; ++n) {
+        widen_row(*part.pair->b, rows.begin + n, 0, part.rank, row.data());
+        for (std::int64_t r = 0; r < part.rank; ++r)
+          writer.put(r * rows.count + n, row[static_cast<std::size_t>(r)]);
+      }
+    }
+  }
+  // Of a file that was cut meanwhile, what was read is anything.
+  if (const auto whole = file->check(); !whole.ok()) return in_folder(whole.error());
+
+  ASSIGN_OR_RETURN(adapter->memory_, device.upload(std::move(host), "an adapter"));
+  const std::byte* const base = adapter->memory_.data();
+  std::vector<AdapterWeight> weights(plans.size());
+  for (std::size_t t = 0; t < plans.size(); ++t) {
+    const TargetPlan& plan = plans[t];
+    if (plan.stacked.empty()) continue;
+    AdapterWeight& weight = weights[t];
+    weight.a = base + plan.a_offset;
+    weight.num_ranks = plan.num_ranks;
+    weight.num_pieces = static_cast<std::int32_t>(plan.pieces.size());
+    for (std::size_t p = 0; p < plan.pieces.size(); ++p) {
+      const TargetPlan::Piece& piece = plan.pieces[p];
+      const StackedPart& part = plan.stacked[piece.stacked];
+      weight.pieces[p] = {.b = base + piece.b_offset,
+                          .first_rank = part.first_rank,
+                          .rank = part.rank,
+                          .first_col = piece.first_col,
+                          .num_cols = targets.targets[t].parts[piece.part].rows.count,
+                          .scaling = config->scaling_of(part.pair->module)};
+    }
+    adapter->num_ranks_ = std::max(adapter->num_ranks_, plan.num_ranks);
+  }
+  ASSIGN_OR_RETURN(adapter->weights_, device.upload(std::move(weights), "an adapter"));
+  return std::shared_ptr<const Adapter>(std::move(adapter));
+}
+
+}  // namespace troupe

@@ -1,0 +1,209 @@
+// DeepSeek-V3 and R1 (arXiv 2412.19437): multi-head latent attention, and behind the first layers
+// experts that are chosen in groups by biased sigmoid scores, beside shared ones.
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "runtime/base/json.hpp"
+#include "runtime/models/decoder.hpp"
+#include "runtime/models/decoder_config.hpp"
+#include "runtime/models/pre_norm_decoder.hpp"
+#include "runtime/models/registry.hpp"
+
+namespace troupe {
+namespace {
+
+/// A field that other implementations follow and transformers does not, with its only value here.
+template <class T>
+void expect(ConfigFields& text, std::string_view key, const T& found, const T& expected) {
+  if (found == expected) return;
+  text.fail(ErrorCode::kUnsupported, std::string(key) + " is " + nlohmann::json(found).dump() +
+                                         ", only " + nlohmann::json(expected).dump() +
+                                         " is supported");
+}
+
+LatentConfig read_latent(ConfigFields& text) {
+  const auto size = [&](std::string_view key, std::int64_t otherwise) {
+    return text.integer(key, otherwise, 1, kMaxConfigSize);
+  };
+  const bool has_no_q_rank = text.contains("q_lora_rank") && !text.has("q_lora_rank");
+  LatentConfig latent{.q_rank = has_no_q_rank ? 0 : size("q_lora_rank", 1536),
+                      .kv_rank = size("kv_lora_rank", 512),
+                      .plain_dim = size("qk_nope_head_dim", 128),
+                      .rotary_dim = size("qk_rope_head_dim", 64),
+                      .value_dim = size("v_head_dim", 128)};
+  if (latent.kv_rank > kMaxHeadDim)
+    text.fail(ErrorCode::kUnsupported, "kv_lora_rank is " + std::to_string(latent.kv_rank) +
+                                           ", at most " + std::to_string(kMaxHeadDim) +
+                                           " is supported");
+  if (latent.kv_rank + latent.rotary_dim > kMaxLatentKeyDim)
+    text.fail(ErrorCode::kUnsupported, "kv_lora_rank and qk_rope_head_dim are together " +
+                                           std::to_string(latent.kv_rank + latent.rotary_dim) +
+                                           ", at most " + std::to_string(kMaxLatentKeyDim) +
+                                           " is supported");
+  return latent;
+}
+
+/// What yarn multiplies scores by: its factor of cos and sin is in the rotated part alone.
+double score_factor(ConfigFields& text, const RopeConfig& rope) {
+  if (rope.kind == RopeKind::kDefault) return 1;
+  const nlohmann::json* scaling = text.object("rope_scaling");
+  if (scaling == nullptr || scaling->empty()) scaling = text.object("rope_parameters");
+  if (scaling == nullptr) return 1;
+  ConfigFields fields(*scaling, text.where() + ": rope_scaling");
+  const double mscale = fields.number("mscale_all_dim", 0);
+  if (fields.error()) text.fail(fields.error()->code, "mscale_all_dim is not a number");
+  if (mscale == 0 || rope.factor <= 1) return 1;
+  const double factor = 0.1 * mscale * std::log(rope.factor) + 1;
+  return factor * factor;
+}
+
+ExpertsConfig read_routing(ConfigFields& text, const ModelConfig& config) {
+  ExpertsConfig experts = read_experts(text, {.key = "n_routed_experts",
+                                              .other_key = "num_local_experts",
+                                              .num_experts = 256,
+                                              .num_chosen = 8});
+  experts.intermediate_size = text.integer("moe_intermediate_size", 2048, 1, kMaxConfigSize);
+  experts.shared_size = experts.intermediate_size * text.integer("n_shared_experts", 1, 0, 1024);
+  experts.is_sigmoid = true;
+  experts.normalises_weights = text.boolean("norm_topk_prob", true);
+  experts.weight_scale = static_cast<float>(text.number("routed_scaling_factor", 2.5));
+  experts.num_groups = text.integer("n_group", 8, 1, kMaxExpertGroups);
+  experts.num_chosen_groups = text.integer("topk_group", 4, 1, kMaxExpertGroups);
+  experts.sums_two_best = true;
+  const std::int64_t dense = text.integer("first_k_dense_replace", 3, 0, kMaxConfigLayers);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    experts.layers.push_back(layer >= dense);
+  expect<std::string>(text, "scoring_func", text.text("scoring_func", "sigmoid"), "sigmoid");
+  expect<std::string>(text, "topk_method", text.text("topk_method", "noaux_tc"), "noaux_tc");
+  expect<std::int64_t>(text, "moe_layer_freq",
+                       text.integer("moe_layer_freq", 1, 1, kMaxConfigLayers), 1);
+  const std::int64_t group_size = experts.num_experts / experts.num_groups;
+  if (experts.num_experts % experts.num_groups != 0 || group_size < 2)
+    text.fail(ErrorCode::kCorrupt, "n_group is " + std::to_string(experts.num_groups) + " for " +
+                                       std::to_string(experts.num_experts) + " experts");
+  if (experts.num_chosen_groups > experts.num_groups ||
+      experts.num_chosen > experts.num_chosen_groups * group_size)
+    text.fail(ErrorCode::kCorrupt, "topk_group is " + std::to_string(experts.num_chosen_groups) +
+                                       " of " + std::to_string(experts.num_groups) + " groups of " +
+                                       std::to_string(group_size) + ", for " +
+                                       std::to_string(experts.num_chosen) + " experts of a token");
+  return experts;
+}
+
+void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_sizes(text, is_gguf,
+             {.hidden_size = 7168,
+              .intermediate_size = 18432,
+              .num_layers = 61,
+              .num_heads = 128,
+              .vocab_size = 129280,
+              .num_kv_heads = 128,
+              .max_positions = 4096},
+             config);
+  check_activation(text, "hidden_act", "silu", config);
+  expect<std::int64_t>(text, "num_key_value_heads", config.num_kv_heads, config.num_heads);
+  config.latent = read_latent(text);
+  if (config.attention_bias && config.latent->q_rank == 0)
+    text.fail(ErrorCode::kUnsupported,
+              "attention_bias is true without q_lora_rank, which is not "
+              "supported");
+  config.head_dim = config.latent->rotary_dim;
+  set_no_windows(text, config);
+  read_shared_rope(text, is_gguf, {.pairs_neighbours = text.boolean("rope_interleave", true)},
+                   config);
+  const auto query_dim = static_cast<double>(config.latent->plain_dim + config.latent->rotary_dim);
+  config.attention_scale =
+      static_cast<float>(score_factor(text, config.rope) / std::sqrt(query_dim));
+  config.experts = read_routing(text, config);
+}
+
+std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+  // Layers that guess further tokens (MTP).
+  for (std::int64_t i = 0; loader.has(weight_prefix(loader) + "layers." +
+                                      std::to_string(config.num_layers + i) + ".enorm.weight");
+       ++i)
+    loader.ignore(weight_prefix(loader) + "layers." + std::to_string(config.num_layers + i) + ".");
+  return make_pre_norm_decoder(
+      config, device, loader,
+      {.choice_bias_name = "gate.e_score_correction_bias", .shared_name = "shared_experts"});
+}
+
+/// Of latents. llama.cpp says by what it multiplies scores, and undoes the factor of cos and sin.
+void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+  const auto integer = [&](const char* key) {
+    return metadata.integer(prefix + key, std::nullopt);
+  };
+  const std::int64_t rotary_dim = integer("rope.dimension_count");
+  const std::int64_t key_length = config["head_dim"].get<std::int64_t>();
+  const std::int64_t value_length = metadata.integer(prefix + "attention.value_length", key_length);
+  config["num_key_value_heads"] = config["num_attention_heads"];
+  config["kv_lora_rank"] = integer("attention.kv_lora_rank");
+  config["q_lora_rank"] = nullptr;
+  if (metadata.has(prefix + "attention.q_lora_rank"))
+    config["q_lora_rank"] = integer("attention.q_lora_rank");
+  config["qk_rope_head_dim"] = rotary_dim;
+  config["qk_nope_head_dim"] =
+      metadata.integer(prefix + "attention.key_length_mla", key_length) - rotary_dim;
+  config["v_head_dim"] = metadata.integer(prefix + "attention.value_length_mla", value_length);
+  config["n_routed_experts"] = config["num_experts"];
+  config["moe_intermediate_size"] = integer("expert_feed_forward_length");
+  config["n_shared_experts"] = metadata.integer(prefix + "expert_shared_count", 0);
+  config["first_k_dense_replace"] = metadata.integer(prefix + "leading_dense_block_count", 0);
+  config["n_group"] = metadata.integer(prefix + "expert_group_count", 1);
+  config["topk_group"] = metadata.integer(prefix + "expert_group_used_count", 1);
+  config["routed_scaling_factor"] = metadata.number(prefix + "expert_weights_scale", 1);
+  config["norm_topk_prob"] = metadata.boolean(prefix + "expert_weights_norm", false);
+  constexpr std::int64_t kSigmoid = 2;
+  config["scoring_func"] =
+      metadata.integer(prefix + "expert_gating_func", 1) == kSigmoid ? "sigmoid" : "softmax";
+  nlohmann::json& rope = config["rope_parameters"];
+  if (rope["rope_type"] != "yarn") return;
+  rope.erase("attention_factor");
+  const double multiplier = metadata.number(prefix + "rope.scaling.yarn_log_multiplier", 0);
+  // It is stored as f32, a tenth of a number with few digits.
+  const double mscale = std::round(multiplier * 1e6) / 1e5;
+  if (mscale != 0) rope["mscale"] = rope["mscale_all_dim"] = mscale;
+}
+
+constexpr std::string_view kGgufKeys[] = {
+    "rope.dimension_count",       "rope.scaling.yarn_log_multiplier",
+    "attention.kv_lora_rank",     "attention.q_lora_rank",
+    "attention.key_length_mla",   "attention.value_length",
+    "attention.value_length_mla", "expert_feed_forward_length",
+    "expert_shared_count",        "leading_dense_block_count",
+    "expert_group_count",         "expert_group_used_count",
+    "expert_weights_scale",       "expert_weights_norm",
+    "expert_gating_func"};
+constexpr GgufRenaming kGgufTensors[] = {{"attn_q_a.", "self_attn.q_a_proj."},
+                                         {"attn_q_a_norm.", "self_attn.q_a_layernorm."},
+                                         {"attn_q_b.", "self_attn.q_b_proj."},
+                                         {"attn_kv_a_mqa.", "self_attn.kv_a_proj_with_mqa."},
+                                         {"attn_kv_a_norm.", "self_attn.kv_a_layernorm."},
+                                         {"attn_kv_b.", "self_attn.kv_b_proj."},
+                                         {"attn_k_b.", "self_attn.k_b_proj.*."},
+                                         {"attn_v_b.", "self_attn.v_b_proj.*."},
+                                         {"ffn_gate_inp.", "mlp.gate."},
+                                         {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+                                         {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
+                                         {"ffn_up_exps.", "mlp.experts.*.up_proj."},
+                                         {"ffn_down_exps.", "mlp.experts.*.down_proj."},
+                                         {"ffn_gate_shexp.", "mlp.shared_experts.gate_proj."},
+                                         {"ffn_up_shexp.", "mlp.shared_experts.up_proj."},
+                                         {"ffn_down_shexp.", "mlp.shared_experts.down_proj."}};
+constexpr GgufArchitecture kGguf = {.name = "deepseek2",
+                                    .has_experts = true,
+                                    .keys = kGgufKeys,
+                                    .tensors = kGgufTensors,
+                                    .add_config = add_gguf_config};
+
+}  // namespace
+
+extern const RegisteredArchitecture kDeepseekV3 = {.name = "DeepseekV3ForCausalLM",
+                                                   .model_type = "deepseek_v3",
+                                                   .read_config = read_config,
+                                                   .gguf = &kGguf,
+                                                   .make = make};
+
+}  // namespace troupe

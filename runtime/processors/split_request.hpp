@@ -1,0 +1,18 @@
+#pragma once
+// A request whose prompt is computed by another group than its output (disaggregated prefill).
+
+#include "messages/control.hpp"
+
+namespace troupe {
+
+/// False for requests of which the prompt alone would be the whole work, or that need more of it
+/// than its KV.
+[[nodiscard]] bool may_split(const GenerateRequest& request, const Placement& placement);
+
+/// The request for the prefill group: it generates a token that nobody gets.
+[[nodiscard]] GenerateRequest prompt_of(const GenerateRequest& request);
+/// Its kv_transfer_params: its KV is held for others, as vLLM's proxies ask for it.
+inline constexpr const char* kHoldParams =
+    R"({"do_remote_decode": true, "do_remote_prefill": false})";
+
+}  // namespace troupe

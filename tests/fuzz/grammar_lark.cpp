@@ -1,0 +1,13 @@
+// Arbitrary text as a grammar in Lark: it must end with a grammar or an error, and a grammar's
+// parser within its limits.
+#include <cstdint>
+#include <string>
+
+#include "runtime/structured_output/lark.hpp"
+#include "tests/fuzz/grammar_masks.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string source(reinterpret_cast<const char*>(data), size);
+  troupe::follow_masks(troupe::lark_grammar(source, troupe::kFuzzGrammarLimits));
+  return 0;
+}

@@ -1,0 +1,157 @@
+// Prefill apart from decode: one engine computes prompts, another one loads their KV. Tokens and
+// log-probabilities are the same, bit for bit, as on one engine.
+
+#include <boost/test/unit_test.hpp>
+
+#include "runtime/base/json.hpp"
+#include "runtime/kv_transfer/peer_connector.hpp"
+#include "tests/runtime/kv_transfer/transfer_engine.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace testing;
+using Params = std::map<std::size_t, std::string>;
+
+std::string peer(const std::string& extra = "{}", const std::string& more = "") {
+  return R"({"kv_connector":"PeerConnector","kv_role":"kv_both","kv_connector_extra_config":)" +
+         extra + more + "}";
+}
+
+const char* const kPrefill = R"({"do_remote_decode":true,"do_remote_prefill":false})";
+
+/// What the prompts leave behind.
+Params prefill(TransferEngine& engine, const std::vector<std::vector<TokenId>>& prompts) {
+  Params wanted;
+  for (std::size_t i = 0; i < prompts.size(); ++i) wanted[i] = kPrefill;
+  const std::vector<Answer> answers = engine.run(prompts, /*together=*/true, {}, wanted);
+  Params params;
+  for (std::size_t i = 0; i < prompts.size(); ++i) params[i] = answers[i].transfer_params;
+  return params;
+}
+
+std::vector<Answer> whole_answers(EngineSetup setup) {
+  setup.num_blocks = 200;
+  setup.tensor_parallel_size = 1;
+  return TransferEngine(setup).run(some_prompts());
+}
+
+std::uint64_t num_prompt_tokens() {
+  std::uint64_t count = 0;
+  for (const auto& prompt : some_prompts()) count += prompt.size();
+  return count;
+}
+
+void wait_until_idle(TransferEngine& engine) {
+  for (int i = 0; engine.has_requests(); ++i) {
+    BOOST_REQUIRE(i < 20000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    engine.step();
+  }
+}
+
+void check_transfer(EngineSetup from, EngineSetup to) {
+  const std::vector<Answer> expected = whole_answers(to);
+  from.num_blocks = to.num_blocks = 200;
+  from.transfer = to.transfer = peer();
+  TransferEngine prefiller(from);
+  TransferEngine decoder(to);
+  const std::int32_t num_free = prefiller.num_free_blocks();
+  const Params params = prefill(prefiller, some_prompts());
+  const auto shown = nlohmann::json::parse(params.at(0));
+  BOOST_TEST(shown["do_remote_prefill"] == true);
+  BOOST_TEST(shown["remote_num_tokens"] == 17);
+  BOOST_TEST(shown["tp_size"] == from.tensor_parallel_size);
+  BOOST_TEST(prefiller.num_free_blocks() < num_free);
+  BOOST_TEST((decoder.run(some_prompts(), /*together=*/true, {}, params) == expected));
+  // All but the last token of each prompt; the first two share what one of them has loaded.
+  BOOST_TEST(decoder.num_external_hits() >= num_prompt_tokens() - 5 - 12);
+  BOOST_TEST(decoder.num_failed() == 0u);
+  wait_until_idle(prefiller);
+  BOOST_TEST(prefiller.num_free_blocks() == num_free);
+  BOOST_TEST(prefiller.connector<PeerKVConnector>().num_open() == 0u);
+  BOOST_TEST(decoder.connector<PeerKVConnector>().num_open() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_prompt_of_another_engine_goes_on_with_the_same_bits) {
+  check_transfer({}, {});
+}
+BOOST_AUTO_TEST_CASE(so_it_does_with_steps_planned_ahead) {
+  check_transfer({.async_scheduling = true}, {.async_scheduling = true});
+}
+BOOST_AUTO_TEST_CASE(so_it_does_with_sliding_windows) {
+  check_transfer({.model = "gemma3_text"}, {.model = "gemma3_text"});
+}
+BOOST_AUTO_TEST_CASE(so_it_does_with_caches_of_8_bits) {
+  check_transfer({.kv_cache_dtype = "int8"}, {.kv_cache_dtype = "int8"});
+}
+BOOST_AUTO_TEST_CASE(so_it_does_between_other_numbers_of_ranks) {
+  check_transfer({.tensor_parallel_size = 2}, {});
+  check_transfer({}, {.tensor_parallel_size = 2});
+  check_transfer({.tensor_parallel_size = 2}, {.tensor_parallel_size = 2});
+}
+BOOST_AUTO_TEST_CASE(so_it_does_between_blocks_of_other_sizes) {
+  check_transfer({.block_size = 16}, {.block_size = 32});
+  check_transfer({.block_size = 32}, {.block_size = 16});
+}
+
+/// The decoder computes everything itself.
+void check_recomputed(TransferEngine& decoder, const Params& params,
+                      const std::vector<Answer>& expected, std::size_t num_failed) {
+  BOOST_TEST((decoder.run(some_prompts(), /*together=*/false, {}, params) == expected));
+  BOOST_TEST(decoder.num_failed() == num_failed);
+  BOOST_TEST(decoder.connector<PeerKVConnector>().num_open() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_loaded_is_computed) {
+  const std::vector<Answer> expected = whole_answers({});
+  const EngineSetup setup{.num_blocks = 200, .transfer = peer()};
+  {
+    std::optional<TransferEngine> prefiller(setup);
+    const Params params = prefill(*prefiller, some_prompts());
+    prefiller.reset();  // gone, with all that it held
+    TransferEngine decoder(setup);
+    check_recomputed(decoder, params, expected, 5);
+  }
+  TransferEngine prefiller(setup);
+  Params params = prefill(prefiller, some_prompts());
+  for (auto& [i, text] : params) {
+    auto object = nlohmann::json::parse(text);
+    if (i == 0) object["remote_request_id"] = "1-unknown";
+    if (i == 1) object["remote_num_tokens"] = 20;  // of another prompt, for all that is known
+    if (i == 2) object["remote_endpoints"] = {"nobody-here|"};
+    if (i == 3) object["remote_num_tokens"] = "many";
+    if (i == 4) object["remote_endpoints"] = nlohmann::json::array();
+    text = object.dump();
+  }
+  TransferEngine decoder(setup);
+  check_recomputed(decoder, params, expected, 3);
+}
+
+BOOST_AUTO_TEST_CASE(an_engine_of_another_type_of_cache_is_refused) {
+  TransferEngine prefiller({.kv_cache_dtype = "int8", .num_blocks = 200, .transfer = peer()});
+  const Params params = prefill(prefiller, some_prompts());
+  TransferEngine decoder({.num_blocks = 200, .transfer = peer()});
+  check_recomputed(decoder, params, whole_answers({}), 5);
+}
+
+BOOST_AUTO_TEST_CASE(blocks_that_nobody_reads_are_free_when_their_lease_ends) {
+  TransferEngine prefiller({.num_blocks = 200, .transfer = peer(R"({"lease_s": 0.05})")});
+  const std::int32_t num_free = prefiller.num_free_blocks();
+  static_cast<void>(prefill(prefiller, some_prompts()));
+  BOOST_TEST(prefiller.has_requests());
+  wait_until_idle(prefiller);
+  BOOST_TEST(prefiller.num_free_blocks() == num_free);
+}
+
+BOOST_AUTO_TEST_CASE(endpoints_come_back_as_they_were_written) {
+  for (const PeerEndpoint& endpoint :
+       {PeerEndpoint{.local = "a-b"}, PeerEndpoint{.local = "x", .host = "10.0.0.1", .port = 7},
+        PeerEndpoint{.host = "::1", .port = 65535}})
+    BOOST_TEST((parse_peer_endpoint(to_text(endpoint)).value() == endpoint));
+  for (const char* text : {"", "|", "a|b", "a|:5", "a|b:0", "a|b:65536", "a|b:5x"})
+    BOOST_TEST(!parse_peer_endpoint(text).ok(), text);
+}
+
+}  // namespace
+}  // namespace troupe

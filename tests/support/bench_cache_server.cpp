@@ -1,0 +1,207 @@
+// bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS: a closed loop of
+// clients on one thread against a server on this host. Prints requests/s, the 99th percentile of
+// their latency in microseconds, and MB/s of values.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/kv_transfer/lmcache/lm_protocol.hpp"
+
+namespace {
+
+using namespace troupe::lmcache;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kNumKeys = 64;
+
+struct Plan {
+  bool redis = false;
+  std::string operation;
+  std::size_t value_bytes = 0;
+};
+
+std::string key_of(int number) {
+  return "model@1@0@" + std::to_string(1000 + number) + "@bfloat16";
+}
+
+std::string redis_command(const std::vector<std::string_view>& words) {
+  std::string text = "*" + std::to_string(words.size()) + "\r\n";
+  for (const std::string_view word : words)
+    text.append("$").append(std::to_string(word.size())).append("\r\n").append(word).append("\r\n");
+  return text;
+}
+
+std::string lm_request(LmCommand command, const std::string& key, std::string_view value = {}) {
+  const auto head = pack_lm_request(
+      {.command = command, .length = static_cast<std::int32_t>(value.size()), .key = key});
+  return std::string(head.data(), head.size()).append(value);
+}
+
+/// A put has no reply of its own in lm://: one of HEALTH follows it.
+std::string request_of(const Plan& plan, const std::string& operation, int number) {
+  const std::string key = key_of(number % kNumKeys);
+  const std::string value = operation == "put" ? std::string(plan.value_bytes, 'v') : std::string();
+  if (plan.redis)
+    return operation == "put"   ? redis_command({"SET", key, value})
+           : operation == "get" ? redis_command({"GET", key})
+                                : redis_command({"EXISTS", key});
+  if (operation == "put")
+    return lm_request(LmCommand::kPut, key, value) + lm_request(LmCommand::kHealth, key);
+  return lm_request(operation == "get" ? LmCommand::kGet : LmCommand::kExist, key);
+}
+
+/// Of a reply that begins with these bytes; 0: not yet known.
+std::size_t reply_bytes(const Plan& plan, std::string_view bytes) {
+  if (!plan.redis) {
+    if (bytes.size() < kLmReplyBytes) return 0;
+    std::int32_t length = 0;
+    std::memcpy(&length, bytes.data() + sizeof(length), sizeof(length));
+    return kLmReplyBytes + static_cast<std::size_t>(length);
+  }
+  const std::size_t line = bytes.find("\r\n");
+  if (line == std::string_view::npos) return 0;
+  long length = 0;
+  std::from_chars(bytes.data() + 1, bytes.data() + line, length);
+  return bytes[0] != '$' || length < 0 ? line + 2 : line + 2 + static_cast<std::size_t>(length) + 2;
+}
+
+struct Client {
+  int socket = -1;
+  const std::string* request = nullptr;
+  std::size_t num_sent = 0;
+  std::string head;  // the first bytes of the reply
+  std::size_t num_received = 0;
+  std::size_t num_expected = 0;
+  Clock::time_point since;
+};
+
+[[noreturn]] void die(const char* what) {
+  std::perror(what);
+  std::exit(1);
+}
+
+int connect_to(int port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    die("connect");
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return socket;
+}
+
+class Load {
+ public:
+  Load(Plan plan, int port, int num_clients) : plan_(std::move(plan)), poll_(::epoll_create1(0)) {
+    clients_.resize(static_cast<std::size_t>(num_clients));
+    for (Client& client : clients_) client.socket = connect_to(port);
+    // What is read must be there.
+    for (int i = 0; i < kNumKeys; ++i) filling_.push_back(request_of(plan_, "put", i));
+    for (const std::string& request : filling_) run_one(clients_[0], request);
+    for (int i = 0; i < kNumKeys; ++i) requests_.push_back(request_of(plan_, plan_.operation, i));
+    for (Client& client : clients_) {
+      epoll_event event{};
+      event.events = EPOLLIN;
+      event.data.ptr = &client;
+      ::epoll_ctl(poll_, EPOLL_CTL_ADD, client.socket, &event);
+    }
+  }
+
+  void run(double seconds) {
+    const auto begin = Clock::now();
+    const auto end = begin + std::chrono::duration<double>(seconds);
+    for (Client& client : clients_) start(client, next_request());
+    std::vector<epoll_event> events(clients_.size());
+    while (Clock::now() < end) {
+      const int count = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 1000);
+      for (int i = 0; i < count; ++i) {
+        Client& client = *static_cast<Client*>(events[static_cast<std::size_t>(i)].data.ptr);
+        if (!receive(client, MSG_DONTWAIT)) continue;
+        latencies_.push_back(std::chrono::duration<double>(Clock::now() - client.since).count());
+        start(client, next_request());
+      }
+    }
+    const double took = std::chrono::duration<double>(Clock::now() - begin).count();
+    std::sort(latencies_.begin(), latencies_.end());
+    const auto done = static_cast<double>(latencies_.size());
+    const double p99 =
+        latencies_.empty() ? 0 : latencies_[static_cast<std::size_t>(0.99 * (done - 1))];
+    const double value = plan_.operation == "exist" ? 0 : static_cast<double>(plan_.value_bytes);
+    std::printf("%.0f %.0f %.1f\n", done / took, p99 * 1e6, done / took * value / 1e6);
+  }
+
+ private:
+  const std::string& next_request() { return requests_[next_++ % requests_.size()]; }
+  /// Sends a whole request: the server reads it before it replies.
+  void start(Client& client, const std::string& request) {
+    client.since = Clock::now();
+    client.head.clear();
+    client.num_received = client.num_expected = 0;
+    for (std::size_t done = 0; done < request.size();) {
+      const ssize_t count =
+          ::send(client.socket, request.data() + done, request.size() - done, MSG_NOSIGNAL);
+      if (count <= 0) die("send");
+      done += static_cast<std::size_t>(count);
+    }
+  }
+  /// True: the reply is complete.
+  bool receive(Client& client, int flags) {
+    while (client.num_expected == 0 || client.num_received < client.num_expected) {
+      const ssize_t count = ::recv(client.socket, buffer_.data(), buffer_.size(), flags);
+      if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+      if (count <= 0) die("recv");
+      client.num_received += static_cast<std::size_t>(count);
+      if (client.num_expected != 0) continue;
+      client.head.append(buffer_.data(),
+                         std::min<std::size_t>(static_cast<std::size_t>(count), 64));
+      client.num_expected = reply_bytes(plan_, client.head);
+    }
+    return true;
+  }
+  void run_one(Client& client, const std::string& request) {
+    start(client, request);
+    receive(client, 0);
+  }
+
+  const Plan plan_;
+  const int poll_;
+  std::vector<Client> clients_;
+  std::vector<std::string> filling_;
+  std::vector<std::string> requests_;
+  std::size_t next_ = 0;
+  std::vector<char> buffer_ = std::vector<char>(1 << 20);
+  std::vector<double> latencies_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 7) {
+    std::fprintf(
+        stderr,
+        "usage: bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS\n");
+    return 2;
+  }
+  const Plan plan{.redis = std::string_view(argv[1]) == "redis",
+                  .operation = argv[3],
+                  .value_bytes = std::strtoull(argv[5], nullptr, 10)};
+  Load(plan, std::atoi(argv[2]), std::atoi(argv[4])).run(std::strtod(argv[6], nullptr));
+  return 0;
+}

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""troupe cache-server from outside: LMCache's protocol, what survives kill -9, and engines that share their KV cache."""
+import os
+import pathlib
+import random
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from kv_offload_test import HITS, ask, transfer
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, run
+
+PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
+
+
+class CacheServer:
+    """`troupe cache-server` on ports that the system chooses."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen([BINARY, "cache-server", "--port", "0", "--http-port", "0", *arguments],
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT)
+        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
+        lines = [self.process.stdout.readline() for _ in range(2)] if ready else ["", ""]
+        self.port = int(re.search(r":(\d+)$", lines[0].strip()).group(1))
+        self.http = re.search(r"http://\S+:\d+", lines[1]).group(0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.stop()
+        self.process.stdout.close()
+
+    def stop(self, sig=signal.SIGTERM):
+        self.process.send_signal(sig)
+        return self.process.wait(DEADLINE_S)
+
+    def get(self, path):
+        with urllib.request.urlopen(self.http + path, timeout=DEADLINE_S) as response:
+            return response.read().decode()
+
+    def wait_for_values(self, number):
+        """Clients put them on their own time."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.metric("troupe_cache_values") != number:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"there are {self.metric('troupe_cache_values')} values, expected {number}")
+            time.sleep(0.01)
+
+    def metric(self, name):
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE))
+
+
+class Client:
+    """LMCache's client, by its bytes."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+
+    def send(self, command, key, value=b"", shape=(0, 0, 0, 0)):
+        self.socket.sendall(struct.pack("<9i150s", command, len(value), 1, 3 if value else 2, 0, *shape,
+                                        key.encode().ljust(150)) + value)
+
+    def receive(self, size):
+        data = b""
+        while len(data) < size:
+            part = self.socket.recv(size - len(data))
+            if not part:
+                raise ConnectionError
+            data += part
+        return data
+
+    def put(self, key, value):
+        self.send(PUT, key, value, (2, 1, 1, len(value)))
+
+    def exists(self, key):
+        self.send(EXIST, key)
+        return struct.unpack("<9i", self.receive(36))[0] == 200
+
+    def get(self, key):
+        self.send(GET, key)
+        code, length, _, _, *shape, _ = struct.unpack("<9i", self.receive(36))
+        if code != 200:
+            return None
+        value = self.receive(length)
+        assert shape == [2, 1, 1, length]
+        return value
+
+
+def key(number):
+    return f"model@1@0@{number:x}@bfloat16"
+
+
+def value(number, size=100_000):
+    return random.Random(number).randbytes(size)
+
+
+class CacheServerTest(unittest.TestCase):
+    def test_values_survive_the_server_and_its_limits_hold(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ("--directory", folder, "--max-memory-bytes", "1M", "--max-disk-bytes", "4M")
+            with CacheServer(*options) as server:
+                client = Client(server.port)
+                self.assertFalse(client.exists(key(1)))
+                self.assertIsNone(client.get(key(1)))
+                for number in range(60):
+                    client.put(key(number), value(number))
+                self.assertEqual(client.get(key(59)), value(59))
+                self.assertEqual(client.get(key(30)), value(30))  # on disk, or being written
+                self.assertFalse(client.exists(key(0)))
+                client.send(LIST, key(0))  # has no answer
+                client.send(HEALTH, "")
+                self.assertEqual(struct.unpack("<9i", client.receive(36))[0], 200)
+                self.assertEqual(server.get("/health"), "")
+                self.assertLessEqual(server.metric("troupe_cache_bytes"), 5 << 20)
+                self.assertEqual(server.metric("troupe_cache_connections"), 2)  # this request is one
+                self.assertEqual(server.stop(), 0)
+            self.assertLessEqual(sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*.lm")), 4 << 20)
+            with CacheServer(*options) as server:
+                client = Client(server.port)
+                for number in range(25, 60):
+                    self.assertEqual(client.get(key(number)), value(number), number)
+
+    def test_what_a_killed_server_has_written_is_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for seed in range(4):
+                with CacheServer("--directory", folder) as server:
+                    client = Client(server.port)
+                    for number in range(20 + 10 * seed):
+                        client.put(key(number % 25), value(number % 25))
+                    server.stop(signal.SIGKILL)
+                with CacheServer("--directory", folder) as server:
+                    client = Client(server.port)
+                    for number in range(25):
+                        self.assertIn(client.get(key(number)), (None, value(number)))
+                    self.assertEqual(server.metric("troupe_cache_failed_reads_total"), 0)
+
+    def test_engines_share_what_they_have_computed(self):
+        with Server("--max-model-len", "256", "--log-stats-interval-s", "0") as server:
+            expected = [ask(server, seed) for seed in range(3)]
+        with CacheServer() as cache:
+            options = ("--max-model-len", "256", "--block-size", "16", "--log-stats-interval-s", "0",
+                       *transfer("LMCacheConnectorV1", **{"lmcache.chunk_size": 32, "lmcache.local_cpu": False,
+                                                          "lmcache.remote_url": f"lm://127.0.0.1:{cache.port}"}))
+            with Server(*options) as server:
+                self.assertEqual([ask(server, seed) for seed in range(3)], expected)
+                cache.wait_for_values(3 * 5)
+            with Server(*options) as server:
+                self.assertEqual([ask(server, seed) for seed in range(3)], expected)
+                self.assertEqual(server.metric(HITS), 3 * 128)
+                # Of another tenant nothing is used; and without the cache everything goes on.
+                self.assertEqual(ask(server, 0, cache_salt="other"), expected[0])
+                self.assertEqual(server.metric(HITS), 3 * 128)
+                cache.stop(signal.SIGKILL)
+                self.assertEqual(ask(server, 1, cache_salt="other"), expected[1])
+
+    def test_chunks_on_disk_outlive_the_engine_and_damaged_ones_are_computed(self):
+        with Server("--max-model-len", "256", "--log-stats-interval-s", "0") as server:
+            expected = [ask(server, seed) for seed in range(3)]
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {"LMCACHE_CHUNK_SIZE": "32", "LMCACHE_LOCAL_DISK": folder, "LMCACHE_MAX_LOCAL_DISK_SIZE": "1",
+                           "LMCACHE_MAX_LOCAL_CPU_SIZE": "0.5"}
+            options = ("--max-model-len", "256", "--block-size", "16", "--log-stats-interval-s", "0",
+                       *transfer("LMCacheConnectorV1"))
+            with Server(*options, environment=environment) as server:
+                self.assertEqual([ask(server, seed) for seed in range(3)], expected)
+            files = sorted(pathlib.Path(folder).glob("*.pt"))
+            self.assertEqual(len(files), 3 * 5)
+            with Server(*options, environment=environment) as server:
+                self.assertEqual([ask(server, seed) for seed in range(3)], expected)
+                self.assertEqual(server.metric(HITS), 3 * 128)
+            for file in files[::2]:
+                file.write_bytes(file.read_bytes()[:-7] + b"damaged")
+            with Server(*options, environment=environment) as server:
+                self.assertEqual([ask(server, seed) for seed in range(3)], expected)
+                self.assertIn("xxh3_128", server.log())
+
+    def test_what_is_wrong_is_told(self):
+        for arguments, text in ((["--max-memory-bytes", "0"], "max-memory-bytes"),
+                                (["--token-file", "/nowhere"], "/nowhere"),
+                                (["--ssl-keyfile", "/key"], "ssl-keyfile needs ssl-certfile"),
+                                (["somewhere"], "unexpected argument 'somewhere'")):
+            code, _, errors = run(["cache-server", *arguments])
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, errors)
+        self.assertIn("--max-disk-bytes", run(["cache-server", "--help"])[1])
+        for extra, text in (({"lmcache.chunk_sizes": 1}, "chunk_sizes is unknown"),
+                            ({"lmcache.enable_pd": True}, "not offered"),
+                            ({"lmcache.chunk_size": 24}, "multiple of the block size")):
+            code, _, errors = run(["serve", "--port", "0", "--block-size", "16", *transfer("LMCacheConnectorV1", **extra)])
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, errors)
+
+    @unittest.skipUnless(os.environ.get("LMCACHE_PYTHON"), "LMCACHE_PYTHON names no Python that has lmcache")
+    def test_the_client_of_lmcache_works_unchanged(self):
+        with CacheServer() as server:
+            program = pathlib.Path(__file__).with_name("lmcache_client.py")
+            process = subprocess.Popen([os.environ["LMCACHE_PYTHON"], program, str(server.port)], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True)
+            output, _ = communicate(process, timeout=600)
+            self.assertEqual(process.returncode, 0, output)
+            self.assertIn("20 values are the same", output)
+
+
+if __name__ == "__main__":
+    unittest.main()

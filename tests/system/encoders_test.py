@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Encoders apart from the workers: where pictures are encoded, and what happens when encoders come and go."""
+import json
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import threading
+import unittest
+
+from encoder_transfer_test import OPTIONS, ask, transfers
+from support import ROOT, Server, node_process, run, wait_until
+
+CONFIG = ROOT / "configs" / "encoders.conf"
+NUM_PICTURES = 6
+
+
+class Encoders(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Server(*OPTIONS) as server:
+            cls.expected = [ask(server, seed) for seed in range(NUM_PICTURES)]
+
+    def check(self, server):
+        self.assertEqual([ask(server, seed) for seed in range(NUM_PICTURES)], self.expected)
+
+    def test_the_worker_loads_what_encoders_make_over_the_network_and_from_other_stores(self):
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+            stores = [(), ("ECExampleConnector", {"shared_storage_path": folder}),
+                      ("ECSharedMemoryConnector", {"directory": memory})]
+            for store in stores:
+                options = ()
+                if store:
+                    options = ("--ec-transfer-config", json.dumps({"ec_connector": store[0], "ec_role": "ec_consumer",
+                                                                   "ec_connector_extra_config": store[1]}))
+                with self.subTest(store=store), Server(*OPTIONS, *options, "--config-file", str(CONFIG)) as server:
+                    self.check(server)
+                    self.check(server)
+                    queries, hits, failures, saves = transfers(server)
+                    self.assertEqual((hits, failures, saves), (queries, 0, 0))
+                    self.assertGreaterEqual(hits, NUM_PICTURES)
+                    self.assertEqual(server.stop()[0], 0)
+
+    def test_a_killed_encoder_loses_nothing(self):
+        with Server(*OPTIONS, "--config-file", str(CONFIG)) as server:
+            answers = {}
+            threads = [threading.Thread(target=lambda s=seed: answers.update({s: ask(server, s)})) for seed in range(NUM_PICTURES)]
+            for thread in threads:
+                thread.start()
+            for name in ("encoder-0", "encoder-1"):
+                os.kill(server.nodes()[name], signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+            self.assertEqual([answers[seed] for seed in range(NUM_PICTURES)], self.expected)
+            wait_until(lambda: server.log().count("encoder ready") >= 4, "both encoders again")
+            before = transfers(server)
+            self.check(server)
+            self.assertEqual(transfers(server)[2], before[2])
+            self.assertEqual(server.log().count("engine restarted"), 1)
+
+    def test_without_an_encoder_the_worker_encodes_and_one_may_join_later(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "optional.conf")
+            pathlib.Path(file).write_text(CONFIG.read_text().replace('roles=["encoder"]', 'roles=["encoder"]\noptional=true'))
+            with Server(*OPTIONS, "--config-file", file) as server:
+                self.assertEqual([ask(server, seed) for seed in (0, 1)], self.expected[:2])
+                self.assertEqual(transfers(server)[1], 0)
+                port = re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1)
+                with node_process("encoder-1", file, "--supervisor-port", port, *OPTIONS) as node:
+                    wait_until(lambda: "encoder ready" in server.log(), "the encoder")
+                    self.assertEqual([ask(server, seed) for seed in (2, 3)], self.expected[2:4])
+                    self.assertEqual(transfers(server)[1], 2)
+                    node.kill()
+                    self.assertEqual([ask(server, seed) for seed in (4, 5)], self.expected[4:])
+                self.assertEqual(transfers(server)[1:3], (2, 0))
+
+    def test_what_does_not_fit_together_is_refused(self):
+        def refused(text, *options, file=str(CONFIG)):
+            code, _, errors = run(["serve", "--port", "0", *OPTIONS, "--config-file", file, *options])
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, errors)
+        def transfer(connector, role):
+            return "--ec-transfer-config", json.dumps({"ec_connector": connector, "ec_role": role})
+        refused("ec_role is ec_producer", *transfer("ECNetworkConnector", "ec_producer"))
+        refused("the topology has none", *transfer("ECNetworkConnector", "ec_consumer"),
+                file=str(ROOT / "configs" / "multi-process.conf"))
+        refused("has no encoder", "--model", str(ROOT / "tests" / "golden" / "models" / "models" / "qwen3"))
+
+
+if __name__ == "__main__":
+    unittest.main()
