@@ -74,6 +74,11 @@ class EncoderLayers {
   DeviceArray<TwoWaySpan> span_;  ///< all rows see each other
 };
 
+/// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros
+/// change no sum.
+[[nodiscard]] std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim,
+                                           ComputeMode mode);
+
 /// Memory where kernels read it; an error is the loader's.
 template <class T>
 DeviceArray<T> upload_weights(Device& device, WeightLoader& loader, std::vector<T> values) {
