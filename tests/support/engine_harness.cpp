@@ -109,6 +109,7 @@ KVCacheManagerActor::behavior_type counting_cache(
       [=](ResetPrefixCache& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },
+      [=](KVEventBatch& events) { send(self, next, std::move(events)); },
   };
 }
 

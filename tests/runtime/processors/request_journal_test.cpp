@@ -375,6 +375,7 @@ struct TwoGroups {
                             bool returns = true) {
     return journal.group_lost(group, cause, returns);
   }
+  auto record(RequestOutputs outputs) { return journal.record(outputs); }
 };
 
 using Submitted = std::vector<std::pair<std::size_t, std::uint64_t>>;
