@@ -119,7 +119,9 @@ Answer answer_speech(ServiceContext& context, const HttpRequest& http, ResponseS
         return [parsed](ServiceContext& own, const HttpRequest& head,
                         ResponseSink& answers) -> Result<Answer> {
           ASSIGN_OR_RETURN(SpeechRequest request, std::move(*parsed));
-          ASSIGN_OR_RETURN(request.model, own.resolve_model(request.model));
+          // Before the sound is decoded.
+          if (const auto model = own.resolve_model(request.model); !model.ok())
+            return model.error();
           HttpRequest rest = head;
           rest.body.clear();
           return Answer(
