@@ -17,8 +17,10 @@ constexpr std::int64_t kConvStride = 2;  ///< of the second one
 Linear load_convolution(WeightLoader& loader, const std::string& name, std::int64_t num_inputs,
                         std::int64_t num_outputs) {
   WeightLoader::Part part{name, num_outputs, {0, num_outputs}};
-  part.layout = WeightLoader::Layout{.shape = {num_outputs, num_inputs, kConvWidth}};
-  return Linear(loader, {part}, num_inputs * kConvWidth, /*has_bias=*/true, MatrixRole::kEncoder);
+  const std::int64_t num_cols = num_inputs * kConvWidth;
+  part.layout =
+      WeightLoader::Layout{.shape = {num_outputs, num_inputs, kConvWidth}, .row_stride = num_cols};
+  return Linear(loader, {part}, num_cols, /*has_bias=*/true, MatrixRole::kEncoder);
 }
 
 /// What the kernel sees at each of num_rows places, `stride` apart: [num_rows, channels * width],
