@@ -624,7 +624,7 @@ def state_cases():
     states = "mamba2 bamba falcon_h1"
     case(states, "plain", "")
     case(states, "tied", "tie_word_embeddings", tie_word_embeddings=True)
-    case(states, "another activation", "hidden_act", refused=True, hidden_act="gelu")
+    case(states, "another activation", "gelu", refused=True, hidden_act="gelu")
     case(states, "a time step that has no limit", "time_step_limit", time_step_limit=[0.0, {"__float__": "Infinity"}])
     case(states, "limits of the time step", "time_step_limit", time_step_limit=[0.2, 0.5])
     case("mamba2", "another epsilon", "layer_norm_epsilon", layer_norm_epsilon=0.1)
