@@ -16,6 +16,7 @@
 #include "runtime/http/pooling.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/responses.hpp"
+#include "runtime/http/speech.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -130,6 +131,12 @@ using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request re
 std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
 std::size_t num_prompts(const ChatRequest&) { return 1; }
 std::size_t num_prompts(const PoolingRequest& request) { return request.prompts.size(); }
+std::size_t num_prompts(const SpeechRequest& request) { return request.prompts.size(); }
+std::string_view id_prefix(const SpeechRequest& request) {
+  return request.translates ? "trsl-" : "trsc-";
+}
+bool is_stored(const SpeechRequest&) { return false; }
+bool is_resumable(const SpeechRequest&) { return false; }
 std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
 std::string_view id_prefix(const PoolingRequest& request) { return request.api->id_prefix; }
 std::string_view id_prefix(const ChatRequest& request) { return request.api->id_prefix; }
@@ -524,6 +531,11 @@ Prepared prepare_completion(std::string_view body, const ServerDefaults& default
 
 Prepared prepare_chat(std::string_view body, const ServerDefaults& defaults) {
   return with_request(parse_chat_request(body, defaults), try_generate<ChatRequest, start_chat>);
+}
+
+Result<Answer> begin_speech(ServiceContext& context, const HttpRequest& http, SpeechRequest request,
+                            ResponseSink& sink) {
+  return try_generate<SpeechRequest, start_speech>(context, http, std::move(request), sink);
 }
 
 namespace {

@@ -17,6 +17,7 @@
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/request_log.hpp"
 #include "runtime/http/request_trace.hpp"
+#include "runtime/http/speech.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -173,6 +174,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/models/", answer_model},
     generates("/v1/completions", prepare_completion),
     generates(kChatPath, prepare_chat),
+    {"POST", "/v1/audio/transcriptions", answer_transcription},
+    {"POST", "/v1/audio/translations", answer_translation},
     pools("/v1/embeddings", prepare_embeddings),
     pools("/pooling", prepare_pooling),
     pools("/score", prepare_score),
