@@ -53,6 +53,7 @@ constexpr DescribedAnswer kDescribedAnswers[] = {
     {"GET", "/v1/batches", "Batches", "", "", "after,limit"},
     {"GET", "/v1/batches/{id}", "Batch"},
     {"POST", "/v1/batches/{id}/cancel", "Batch"},
+    {"POST", "/invocations", "Any", "", kEvents},
     {"POST", "/tokenize", "Tokens"},
     {"POST", "/detokenize", "Detokenized"},
     {"POST", "/reset_prefix_cache", "Success", "", "", "reset_running_requests"},
