@@ -341,9 +341,11 @@ Result<void> try_adopt(ServiceContext& context, const std::string& id, const Cla
   ASSIGN_OR_RETURN(ChatRequest chat, read_generation(context, http,
                                                      chat_of(std::move(request), run.conversation,
                                                              context.config.defaults)));
+  RETURN_IF_ERROR(check_goes_on(context, claimed));
   if (const auto refusal = refuse_overload(context, num_samples(chat)))
     return Error{ErrorCode::kOverloaded, refusal->error, ""};
-  return go_on_in_background(context, std::move(chat), id, claimed);
+  go_on_in_background(context, std::move(chat), id, claimed);
+  return {};
 }
 
 /// Goes on with the response, if its server has ended.
