@@ -265,7 +265,6 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
                                        {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
     request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
   }
-  request.placement.session_id = fields.text("session_id").value_or("");
   request.placement.kv_transfer_params =
       fields.raw("kv_transfer_params", JsonKind::kObject).value_or(std::string());
   read_request_id(fields, request);

@@ -149,6 +149,8 @@ constexpr Example kExamples[] = {
     {prepare_ollama_embed, "{}"},
     {prepare_ollama_embeddings, "{}"},
     {prepare_batch, "{}"},
+    {prepare_load_adapter, "{}"},
+    {prepare_unload_adapter, "{}"},
     {prepare_drain, "{}"},
 };
 

@@ -56,6 +56,8 @@ constexpr DescribedAnswer kDescribedAnswers[] = {
     {"POST", "/invocations", "Any", "", kEvents},
     {"POST", "/tokenize", "Tokens"},
     {"POST", "/detokenize", "Detokenized"},
+    {"POST", "/v1/load_lora_adapter", "", kPlain},
+    {"POST", "/v1/unload_lora_adapter", "", kPlain},
     {"POST", "/reset_prefix_cache", "Success", "", "", "reset_running_requests"},
     {"POST", "/reset_encoder_cache", ""},
     {"POST", "/reset_mm_cache", "Success"},
