@@ -228,7 +228,7 @@ class OpenAIPackage(Clients):
         refused(openai.BadRequestError, lambda: self.chat(tool_choice="required"), "tools")
         refused(openai.BadRequestError, lambda: self.chat(messages=[]), "messages")
         refused(openai.BadRequestError, lambda: self.chat(response_format={"type": "json_schema", "json_schema": {
-            "name": "a", "schema": {"contains": {}}}}), "contains")
+            "name": "a", "schema": {"type": "string", "pattern": "(?<=a)b"}}}), "look-behind")
         refused(openai.NotFoundError, lambda: self.chat(model="other"), "other", "demo")
         refused(openai.NotFoundError, lambda: self.openai.embeddings.create(model="demo", input="a"))
         refused(openai.NotFoundError, lambda: self.openai.images.generate(prompt="a"))
@@ -355,9 +355,17 @@ class LangChain(Clients):
                 self.assertGreater(total.usage_metadata["output_tokens"], 0)
                 self.assertEqual(len(model.batch(["Hello!"] * 3)), 3)
 
-                async def streamed():
-                    return "".join([chunk.text async for chunk in model.astream(messages)])
-                self.assertEqual(asyncio.run(streamed()), whole.text)
+
+    def test_async_streams(self):
+        async def streamed():
+            for more in ({}, {"use_responses_api": True}):
+                model = ChatOpenAI(**self.arguments, **more)
+                yield "".join([chunk.text async for chunk in model.astream("Who are you?")])
+
+        async def collected():
+            return [text async for text in streamed()]
+        for text in asyncio.run(collected()):
+            self.assertIn(WHO, text)
 
     def test_tools(self):
         @langchain_tool
