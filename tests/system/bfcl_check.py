@@ -14,7 +14,8 @@ from support import BINARY, ROOT
 
 CASES = int(sys.argv[1]) if len(sys.argv) > 1 else 40
 PARSE = os.environ.get("TROUPE_PARSE_ANSWERS", str(pathlib.Path(BINARY).with_name("parse_answers")))
-FILES = ("simple_python", "simple_java", "simple_javascript", "multiple", "parallel", "parallel_multiple", "live_simple",
+# Without those of Java and JavaScript, whose schemas have the types of these languages.
+FILES = ("simple_python", "multiple", "parallel", "parallel_multiple", "live_simple",
          "live_multiple", "live_parallel", "live_parallel_multiple")
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None, "integer": "integer", "string": "string",
          "boolean": "boolean", "array": "array"}
@@ -89,6 +90,9 @@ FORMATS = {
 }
 
 
+TEXTS = ("qwen3_coder", "glm45")  # formats that write values without their types
+
+
 def schema(given):
     """JSON Schema of what the leaderboard writes with Python's names of types."""
     made = {key: value for key, value in given.items() if key not in ("type", "properties", "items", "optional")}
@@ -153,6 +157,9 @@ def check_answers(cases):
                 parsed = [(call["name"], json.loads(call["arguments"])) for call in row["calls"]]
             except ValueError:
                 parsed = row["calls"]
+            if name in TEXTS:  # of a value that is no text a schema of texts makes one
+                parsed, calls = ([(called, {key: plain(value) for key, value in arguments.items()})
+                                  for called, arguments in each_call] for each_call in (parsed, calls))
             if parsed != calls or row["content"].strip():
                 wrong.append((id, parsed, calls, row["content"]))
         print(f"{name}: {len(rows)} answers, wrong: {len(wrong)}")
