@@ -10,6 +10,7 @@
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
+#include "runtime/http/json_fields.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/ollama.hpp"
@@ -347,9 +348,11 @@ Result<void> try_adopt(ServiceContext& context, const std::string& id, const Cla
   ASSIGN_OR_RETURN(ChatRequest chat, read_generation(context, http,
                                                      chat_of(std::move(request), run.conversation,
                                                              context.config.defaults)));
+  RETURN_IF_ERROR(check_goes_on(context, claimed));
   if (const auto refusal = refuse_overload(context, num_samples(chat)))
     return Error{ErrorCode::kOverloaded, refusal->error, ""};
-  return go_on_in_background(context, std::move(chat), id, claimed);
+  go_on_in_background(context, std::move(chat), id, claimed);
+  return {};
 }
 
 /// Goes on with the response, if its server has ended.
@@ -407,6 +410,8 @@ Result<Answer> try_show_response(ServiceContext& context, const HttpRequest& htt
   RETURN_IF_ERROR(store->get(id, owner));
   RETURN_IF_ERROR(adopt(context, *store, id));
   if (query_flag(http.target, "stream")) {
+    if (http.method == "HEAD")
+      return Error{ErrorCode::kUnsupported, "HEAD is not supported for streams, only GET", ""};
     ASSIGN_OR_RETURN(const std::int64_t after, starting_after(http));
     RETURN_IF_ERROR(store->events(id, owner, after, /*max_bytes=*/0));
     return Answer(follow_response(context, sink, id, owner, after));
@@ -626,6 +631,16 @@ void adopt_abandoned_responses(ServiceContext& context) {
 
 Answer answer_resumed_stream(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   return answer_or_refuse(try_resume_stream(context, http, sink), sink);
+}
+
+Prepared prepare_invocations(std::string_view body, const ServerDefaults& defaults) {
+  const auto fields = JsonFields::parse(body);
+  const auto has = [&](std::string_view name) { return fields.ok() && fields->has(name); };
+  if (defaults.pooler.type == PoolingType::kNone)
+    return has("prompt") ? prepare_completion(body, defaults) : prepare_chat(body, defaults);
+  if (has("query")) return prepare_rerank(body, defaults);
+  const bool has_pairs = has("queries") || has("data_1") || has("text_1");
+  return has_pairs ? prepare_score(body, defaults) : prepare_embeddings(body, defaults);
 }
 
 Prepared prepare_tokenize(std::string_view body, const ServerDefaults& defaults) {

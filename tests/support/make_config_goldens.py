@@ -219,7 +219,7 @@ def deepseek_layer(tensors, prefix, normal):
         tensors[prefix + f"self_attn.{name}.bias"] = normal((shape[0],), 0.3)
     for name in ("q_a_layernorm", "kv_a_layernorm"):
         tensors[prefix + f"self_attn.{name}.weight"] = normal((16,), 0.2, 1.0)
-    tensors[prefix + "mlp.gate.e_score_correction_bias"] = normal((NUM_EXPERTS,), 0.3).float()
+    tensors[prefix + "mlp.gate.e_score_correction_bias"] = normal((NUM_EXPERTS,), 0.3)
     for name, rows, cols in (("gate_proj", EXPERT_INNER, HIDDEN), ("up_proj", EXPERT_INNER, HIDDEN),
                              ("down_proj", HIDDEN, EXPERT_INNER)):
         tensors[prefix + f"mlp.shared_experts.{name}.weight"] = normal((rows, cols), cols ** -0.5)
