@@ -596,9 +596,11 @@ ExpressionId Expressions::derive_intersection(ExpressionId e, std::uint8_t c) {
 bool Expressions::has_shortest_text(ExpressionId e) {
   std::vector<ExpressionId> parts(children(nodes_[e]).begin(), children(nodes_[e]).end());
   std::vector<ExpressionId> next(parts.size());
+  std::size_t c = 0;  // the last step's class often fits again
   for (std::uint32_t left = nodes_[e].least_bytes; left > 0; --left) {
     bool found = false;
-    for (std::size_t c = 0; c < classes_.size() && !found; ++c) {
+    for (std::size_t tried = 0; tried < classes_.size() && !found; ++tried) {
+      if (tried > 0) c = (c + 1) % classes_.size();
       found = true;
       for (std::size_t i = 0; i < parts.size() && found; ++i) {
         next[i] = row(parts[i])[c];

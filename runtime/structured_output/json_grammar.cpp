@@ -150,9 +150,17 @@ bool less(const Decimal& a, const Decimal& b) {
 
 // ---- JsonGrammar -----------------------------------------------------------------------------
 
-JsonGrammar::JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& options)
-    : builder_(builder) {
+JsonGrammar::JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& options,
+                         JsonStrings strings)
+    : builder_(builder), strings_(strings) {
   GrammarBuilder& b = builder_;
+  if (strings_ == JsonStrings::kPlain) {
+    unescaped_ = {{0, CodePointSet::kMax}};
+  } else if (strings_ == JsonStrings::kWithoutLess) {
+    unescaped_ = {{0x20, 0x21}, {0x23, '<' - 1}, {'<' + 1, 0x5B}, {0x5D, CodePointSet::kMax}};
+  } else {
+    unescaped_ = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, CodePointSet::kMax}};
+  }
   if (options.whitespace_pattern) {
     whitespace_ = add_regex(b, *options.whitespace_pattern, {});
   } else if (options.any_whitespace) {
@@ -181,9 +189,10 @@ JsonGrammar::JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& opti
                               b.sequence({hex("dD"), hex("01234567"), h, h}),
                               b.sequence({hex("dD"), hex("89abAB"), h, h, b.literal("\\u"),
                                           hex("dD"), hex("cdefCDEF"), h, h})})});
-  any_character_ =
-      b.choice({b.code_points({{0x20, 0x21}, {0x23, 0x5B}, {0x5D, CodePointSet::kMax}}),
-                b.sequence({b.byte('\\'), b.choice({b.bytes(escaped), unit})})});
+  any_character_ = b.code_points(unescaped_);
+  if (strings_ != JsonStrings::kPlain)
+    any_character_ =
+        b.choice({any_character_, b.sequence({b.byte('\\'), b.choice({b.bytes(escaped), unit})})});
   spelled_character_ = spelled_characters({{0, CodePointSet::kMax}});
 }
 
@@ -193,6 +202,7 @@ GrammarNodeId JsonGrammar::separator(char c) {
 }
 
 GrammarNodeId JsonGrammar::quoted(GrammarNodeId content) {
+  if (strings_ == JsonStrings::kPlain) return content;
   return builder_.sequence({builder_.byte('"'), content, builder_.byte('"')});
 }
 
@@ -202,8 +212,9 @@ GrammarNodeId JsonGrammar::string(std::uint32_t min, std::uint32_t max) {
 }
 
 GrammarNodeId JsonGrammar::spelled_characters(const CodePointSet& set) {
-  static const CodePointSet kPlain{{0x20, 0x21}, {0x23, 0x5B}, {0x5D, CodePointSet::kMax}};
-  std::vector<GrammarNodeId> parts{builder_.code_points(set.intersection(kPlain))};
+  std::vector<GrammarNodeId> parts{builder_.code_points(set.intersection(unescaped_))};
+  if (strings_ == JsonStrings::kPlain) return parts.front();
+  if (set.contains('<') && !unescaped_.contains('<')) parts.push_back(builder_.literal("\\u003c"));
   ByteSet short_escapes;
   constexpr std::string_view kNames = "\"\\bfnrt";
   constexpr std::string_view kValues = "\"\\\b\f\n\r\t";
@@ -231,6 +242,7 @@ GrammarNodeId JsonGrammar::spelled_characters(const CodePointSet& set) {
 }
 
 GrammarNodeId JsonGrammar::string_literal(std::string_view text) {
+  if (strings_ == JsonStrings::kPlain) return builder_.literal(text);
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string spelled;
   for (const char c : text) {
@@ -240,7 +252,7 @@ GrammarNodeId JsonGrammar::string_literal(std::string_view text) {
     const auto value = static_cast<unsigned char>(c);
     if (known != std::string_view::npos) {
       spelled += {'\\', kNames[known]};
-    } else if (value < 0x20) {
+    } else if (value < 0x20 || (c == '<' && strings_ == JsonStrings::kWithoutLess)) {
       spelled += {'\\', 'u', '0', '0', kHex[value / 16], kHex[value % 16]};
     } else {
       spelled.push_back(c);

@@ -36,10 +36,20 @@ struct NumberBounds {
   std::optional<Decimal> multiple_of;
 };
 
+/// How strings are written.
+enum class JsonStrings : std::uint8_t {
+  kQuoted,
+  kWithoutLess,  ///< quoted, and each '<' as \u003c
+  kPlain,        ///< their text as it is, for what is no JSON
+};
+
 /// Makes nodes in a builder, which must outlive this; each throws GrammarRefused.
 class JsonGrammar {
  public:
-  JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& options);
+  JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& options,
+              JsonStrings strings = JsonStrings::kQuoted);
+
+  [[nodiscard]] JsonStrings strings() const noexcept { return strings_; }
 
   [[nodiscard]] GrammarNodeId whitespace() const noexcept { return whitespace_; }
   /// Between two items: white space, the character, white space.
@@ -48,10 +58,10 @@ class JsonGrammar {
   GrammarNodeId string(std::uint32_t min = 0, std::uint32_t max = GrammarBuilder::kUnbounded);
   /// This string, spelled as `spelled_characters` does.
   GrammarNodeId string_literal(std::string_view text);
-  /// `content` in quotes.
+  /// `content` in quotes, if strings have them.
   GrammarNodeId quoted(GrammarNodeId content);
-  /// A character of the set as a JSON string has it: escaped only where it must be. That way each
-  /// text has one spelling, and texts can be compared.
+  /// A character of the set as a string has it: escaped only where it must be. That way each text
+  /// has one spelling, and texts can be compared.
   GrammarNodeId spelled_characters(const CodePointSet& set);
   /// The content of strings that match somewhere, or as a whole.
   GrammarNodeId matching(std::string_view pattern, bool search);
@@ -69,6 +79,8 @@ class JsonGrammar {
   GrammarNodeId multiples(const Decimal& divisor, bool integer);
 
   GrammarBuilder& builder_;
+  JsonStrings strings_;
+  CodePointSet unescaped_;  ///< characters that stand for themselves
   GrammarNodeId whitespace_ = 0;
   GrammarNodeId any_character_ = 0;  ///< of a string, with its escapes
   GrammarNodeId spelled_character_ = 0;

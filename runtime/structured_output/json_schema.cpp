@@ -44,13 +44,14 @@ const std::array<std::string_view, 8> kFormatsWithoutText{"int32",    "int64", "
 /// Makes the grammar of resolved schemas.
 class SchemaConversion {
  public:
-  SchemaConversion(GrammarBuilder& builder, SchemaResolver& resolver)
-      : builder_(builder), json_(builder, resolver.options()), resolver_(resolver) {}
+  SchemaConversion(GrammarBuilder& builder, SchemaResolver& resolver,
+                   JsonStrings strings = JsonStrings::kQuoted)
+      : builder_(builder), json_(builder, resolver.options(), strings), resolver_(resolver) {}
 
   /// The rule is what `make` makes of this.
   template <class Make>
   void run(GrammarRuleId start, const Make& make) {
-    builder_.set_body(start, make(*this));
+    builder_.set_body(start, make(*this, start));
     while (!pending_.empty()) {
       const auto [rule, schema] = std::move(pending_.front());
       pending_.pop_front();
@@ -58,10 +59,37 @@ class SchemaConversion {
     }
   }
 
-  GrammarNodeId whole() { return value(resolver_.root()); }
+  /// For the rule `start`.
+  GrammarNodeId whole(GrammarRuleId start) {
+    root_rule_ = start;
+    return value(resolver_.root());
+  }
+
+  GrammarNodeId parameters(const ParameterStyle& style) {
+    style_ = &style;
+    const GrammarNodeId node = resolved_value(only("object", resolver_.root()));
+    style_ = nullptr;
+    return node;
+  }
 
  private:
   // ---- Values --------------------------------------------------------------------------------
+
+  /// What the schema says of values of that type.
+  Json only(const char* type, const Json& schema) {
+    return resolver_.merge(resolver_.resolve(schema), Json{{"type", Json::array({type})}});
+  }
+
+  /// Parameters and plain texts are no rules: that is the grammar of JSON values.
+  [[nodiscard]] bool has_rules() const {
+    return style_ == nullptr && json_.strings() != JsonStrings::kPlain;
+  }
+
+  /// As the grammar spells it.
+  [[nodiscard]] std::string spelled(const Json& value) const {
+    const bool is_plain = value.is_string() && json_.strings() == JsonStrings::kPlain;
+    return is_plain ? value.get<std::string>() : dump(value);
+  }
 
   GrammarNodeId rule_for(const Json& schema) {
     const auto [known, is_new] = rules_.try_emplace(dump(schema), 0);
@@ -76,8 +104,8 @@ class SchemaConversion {
   GrammarNodeId value(const Json& schema) {
     if (schema.is_object() && (schema.contains("$ref") || schema.contains("allOf"))) {
       if (schema.size() == 1 && schema.contains("$ref") &&
-          &resolver_.target_of(schema["$ref"]) == &resolver_.root())
-        return builder_.rule(0);
+          &resolver_.target_of(schema["$ref"]) == &resolver_.root() && root_rule_)
+        return builder_.rule(*root_rule_);
       return rule_for(schema);
     }
     return resolved_value(resolver_.resolve(schema));
@@ -90,7 +118,7 @@ class SchemaConversion {
       Json base = schema;
       const Json groups = schema[kAnyOfs];
       base.erase(kAnyOfs);
-      const bool is_alone = groups.size() == 1 && base.empty();
+      const bool is_alone = groups.size() == 1 && base.empty() && has_rules();
       if (groups.size() > 1) base[kAnyOfs] = Json(groups.begin() + 1, groups.end());
       std::vector<GrammarNodeId> parts;
       for (const Json& branch : groups[0]) {
@@ -123,6 +151,10 @@ class SchemaConversion {
 
   /// A resolved schema as a rule of its own, so that joined schemas may lead back to themselves.
   GrammarNodeId merged_rule(const Json& schema) {
+    if (!has_rules()) {
+      const Nesting nesting(merged_depth_, kMaxMergedDepth, "joined schemas");
+      return resolved_value(schema);
+    }
     const auto [known, is_new] = merged_rules_.try_emplace(dump(schema), 0);
     const GrammarRuleId rule = is_new ? known->second = builder_.add_rule() : known->second;
     if (!is_new) return builder_.rule(rule);
@@ -152,6 +184,7 @@ class SchemaConversion {
 
   /// Its values, without those that the other keywords exclude.
   GrammarNodeId enumeration(const Json& schema) {
+    if (style_ != nullptr) refuse("'enum' and 'const' of parameters are not supported");
     Json others = schema;
     others.erase("enum");
     std::shared_ptr<CompiledGrammar> accepts;
@@ -162,7 +195,7 @@ class SchemaConversion {
     std::vector<GrammarNodeId> parts;
     for (const Json& one : schema["enum"]) {
       if (schema.contains("type") && !includes_type(schema["type"], type_of(one))) continue;
-      if (is_limited && !is_text_of(accepts, dump(one))) continue;
+      if (is_limited && !is_text_of(accepts, spelled(one))) continue;
       parts.push_back(constant(one));
     }
     return builder_.choice(parts);
@@ -173,9 +206,9 @@ class SchemaConversion {
   std::shared_ptr<CompiledGrammar> compile_alone(const Make& make) {
     const Nesting nesting(alone_depth_, kMaxAloneDepth, "constants with other keywords");
     GrammarBuilder builder(builder_.limits());
-    SchemaConversion inner(builder, resolver_);
+    SchemaConversion inner(builder, resolver_, json_.strings());
     inner.alone_depth_ = alone_depth_;
-    inner.run(builder.add_rule(), make);
+    inner.run(builder.add_rule(), [&](SchemaConversion& one, GrammarRuleId) { return make(one); });
     return compile_texts(builder);
   }
 
@@ -546,6 +579,40 @@ class SchemaConversion {
   }
 
   GrammarNodeId object(const Json& schema) {
+    // The style is that of the outermost object.
+    const ParameterStyle* const style = std::exchange(style_, nullptr);
+    const GrammarNodeId node = object(schema, style);
+    style_ = style;
+    return node;
+  }
+
+  /// The strings among the values of a parameter, as plain text.
+  GrammarNodeId plain_text(const Json& schema, const ParameterStyle& style) {
+    GrammarBuilder& b = builder_;
+    SchemaConversion plain(b, resolver_, JsonStrings::kPlain);
+    const GrammarNodeId any = b.repeat(b.bytes(byte_range(0, 255)), 0);
+    const std::size_t end = style.end.find_first_not_of('\n');
+    std::vector<GrammarNodeId> excluded;
+    if (end != std::string::npos)
+      excluded.push_back(b.sequence({any, b.literal(style.end.substr(end)), any}));
+    if (!style.middle.ends_with('\n')) {
+      excluded.push_back(b.sequence({b.byte('\n'), any}));
+      excluded.push_back(b.sequence({any, b.byte('\n')}));
+    }
+    const GrammarNodeId text = plain.resolved_value(only("string", schema));
+    return excluded.empty() ? text : b.intersection(text, b.complement(b.choice(excluded)));
+  }
+
+  GrammarNodeId parameter(const std::string& name, const Json& schema,
+                          const ParameterStyle& style) {
+    GrammarBuilder& b = builder_;
+    const bool is_text =
+        std::find(style.texts.begin(), style.texts.end(), name) != style.texts.end();
+    return b.sequence({b.literal(style.begin + name + style.middle),
+                       is_text ? plain_text(schema, style) : value(schema), b.literal(style.end)});
+  }
+
+  GrammarNodeId object(const Json& schema, const ParameterStyle* style) {
     GrammarBuilder& b = builder_;
     const Json& named = property(schema, "properties");
     std::optional<GrammarNodeId> allowed_names;
@@ -568,9 +635,14 @@ class SchemaConversion {
       const bool is_required =
           std::find(required.begin(), required.end(), Json(name)) != required.end();
       excluded.push_back(name);
-      const GrammarNodeId node = allows(name) ? value(inner) : b.nothing();
-      properties.push_back(
-          {name, is_required, node == b.nothing() ? node : pair(json_.string_literal(name), node)});
+      GrammarNodeId node = b.nothing();
+      if (allows(name) && style != nullptr) {
+        node = parameter(name, inner, *style);
+      } else if (allows(name)) {
+        node = value(inner);
+        if (node != b.nothing()) node = pair(json_.string_literal(name), node);
+      }
+      properties.push_back({name, is_required, node});
     };
     for (const auto& [name, inner] : named.items()) {
       Json schema_of_name = inner;
@@ -586,10 +658,15 @@ class SchemaConversion {
     const auto num_required = static_cast<std::uint32_t>(required.size());
     if (min > max || num_required > max) return b.nothing();
     if (min <= num_required) min = 0;
-    const GrammarNodeId more = additional_pairs(schema, excluded, allowed_names);
+    const GrammarNodeId more =
+        style != nullptr ? b.nothing() : additional_pairs(schema, excluded, allowed_names);
     if (max != kUnbounded && more == b.nothing() && max >= properties.size()) max = kUnbounded;
+    if (style != nullptr)
+      return members(properties, more, min, max, b.literal(style->separator), b.empty());
     return b.sequence(
-        {b.byte('{'), json_.whitespace(), members(properties, more, min, max), b.byte('}')});
+        {b.byte('{'), json_.whitespace(),
+         members(properties, more, min, max, json_.separator(','), json_.whitespace()),
+         b.byte('}')});
   }
 
   std::shared_ptr<CompiledGrammar> compile_names(const Json& schema) {
@@ -642,9 +719,10 @@ class SchemaConversion {
     return b.choice(pairs);
   }
 
-  /// The named properties in their order, then others; with white space behind the last one.
+  /// The named properties in their order, then others; with `last` behind the last one.
   GrammarNodeId members(const std::vector<Property>& properties, GrammarNodeId more,
-                        std::uint32_t min, std::uint32_t max) {
+                        std::uint32_t min, std::uint32_t max, GrammarNodeId separator,
+                        GrammarNodeId last) {
     GrammarBuilder& b = builder_;
     const bool counted = min > 0 || max != kUnbounded;
     // How many there have been matters up to here; without bounds only whether there was one.
@@ -653,16 +731,16 @@ class SchemaConversion {
       refuse("'minProperties' and 'maxProperties' with " + std::to_string(properties.size()) +
              " properties and a bound of " + std::to_string(top) + " take too many states");
     const auto with_separator = [&](std::uint32_t count, GrammarNodeId node) {
-      return count == 0 ? node : b.sequence({json_.separator(','), node});
+      return count == 0 ? node : b.sequence({separator, node});
     };
     // behind[c]: what follows the i-th property if there have been c.
     std::vector<GrammarNodeId> behind(top + 1);
     for (std::uint32_t c = 0; c <= top; ++c) {
       const std::uint32_t at_least = min > c ? min - c : 0;
       const std::uint32_t at_most = max == kUnbounded ? kUnbounded : max - c;
-      const GrammarNodeId following = b.sequence({json_.separator(','), more});
+      const GrammarNodeId following = b.sequence({separator, more});
       if (c > 0) {
-        behind[c] = b.sequence({b.repeat(following, at_least, at_most), json_.whitespace()});
+        behind[c] = b.sequence({b.repeat(following, at_least, at_most), last});
       } else if (at_most == 0) {
         behind[c] = b.empty();
       } else {
@@ -670,7 +748,7 @@ class SchemaConversion {
             b.sequence({more,
                         b.repeat(following, at_least > 0 ? at_least - 1 : 0,
                                  at_most == kUnbounded ? kUnbounded : at_most - 1),
-                        json_.whitespace()});
+                        last});
         behind[c] = at_least > 0 ? some : b.choice({b.empty(), some});
       }
     }
@@ -703,15 +781,21 @@ class SchemaConversion {
   std::map<std::string, GrammarRuleId> rules_;
   std::map<std::string, GrammarRuleId> merged_rules_;
   std::deque<std::pair<GrammarRuleId, Json>> pending_;
-  int merged_depth_ = 0;  ///< of merged_rule
-  int alone_depth_ = 0;   ///< of compile_alone
+  std::optional<GrammarRuleId> root_rule_;  ///< of the whole schema
+  const ParameterStyle* style_ = nullptr;   ///< of the next object
+  int merged_depth_ = 0;                    ///< of merged_rule
+  int alone_depth_ = 0;                     ///< of compile_alone
 };
 
 }  // namespace
 }  // namespace schema
 
-GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view source,
-                              const JsonGrammarOptions& options) {
+namespace {
+
+/// The rule is what `make` makes of the schema's conversion.
+template <class Make>
+GrammarNodeId add_schema(GrammarBuilder& builder, std::string_view source,
+                         const JsonGrammarOptions& options, JsonStrings strings, const Make& make) {
   if (source.size() > builder.limits().max_source_bytes)
     throw GrammarRefused("json_schema: the schema has " + std::to_string(source.size()) +
                          " bytes, the limit is " +
@@ -723,14 +807,27 @@ GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view source,
   const GrammarRuleId start = builder.add_rule();
   try {
     schema::SchemaResolver resolver(root, options, builder.limits());
-    schema::SchemaConversion(builder, resolver).run(start, [](auto& conversion) {
-      return conversion.whole();
-    });
+    schema::SchemaConversion(builder, resolver, strings).run(start, make);
   } catch (const schema::Json::exception& error) {
     throw GrammarRefused(std::string("json_schema: a keyword's value has the wrong type: ") +
                          error.what());
   }
   return builder.rule(start);
+}
+
+}  // namespace
+
+GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view schema,
+                              const JsonGrammarOptions& options) {
+  return add_schema(builder, schema, options, JsonStrings::kQuoted,
+                    [](auto& conversion, GrammarRuleId start) { return conversion.whole(start); });
+}
+
+GrammarNodeId add_json_parameters(GrammarBuilder& builder, std::string_view schema,
+                                  const JsonGrammarOptions& options, const ParameterStyle& style) {
+  const auto strings = style.end.empty() ? JsonStrings::kQuoted : JsonStrings::kWithoutLess;
+  return add_schema(builder, schema, options, strings,
+                    [&](auto& conversion, GrammarRuleId) { return conversion.parameters(style); });
 }
 
 Result<GrammarBuilder> json_schema_grammar(std::string_view schema,

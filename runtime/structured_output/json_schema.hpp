@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/result.hpp"
 #include "runtime/structured_output/grammar_builder.hpp"
@@ -22,6 +23,22 @@ struct JsonGrammarOptions {
 /// The texts of json_schema_grammar, as a part of a grammar. Throws GrammarRefused.
 GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view schema,
                               const JsonGrammarOptions& options);
+
+/// How an object is written that is no JSON: its properties in the schema's order, each as begin,
+/// name, middle, value, end.
+struct ParameterStyle {
+  std::string begin;
+  std::string middle;
+  std::string end;
+  std::string separator;           ///< between two
+  std::vector<std::string> texts;  ///< properties whose strings are written as they are
+};
+
+/// The objects that the schema takes, without properties that it does not name, written that way.
+/// The end occurs in no value: texts are without it, JSON has \u003c for each '<'. Where `middle`
+/// does not end with a line, texts neither begin nor end with one. Throws GrammarRefused.
+GrammarNodeId add_json_parameters(GrammarBuilder& builder, std::string_view schema,
+                                  const JsonGrammarOptions& options, const ParameterStyle& style);
 
 /// The JSON texts that the schema takes, with the properties of an object in the schema's order and
 /// behind them those that it does not name. Numbers that have bounds are written without

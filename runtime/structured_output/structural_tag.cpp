@@ -128,6 +128,7 @@ class TagConversion {
       if (!source.contains("json_schema")) fail(where + ".json_schema is missing");
       return schema(source["json_schema"]);
     }
+    if (type == "parameters") return parameters(source, where);
     if (type == "regex") {
       allow(source, {"type", "pattern"}, where);
       return add_regex(builder_, text(source, "pattern", where), {});
@@ -167,6 +168,20 @@ class TagConversion {
       return separated(source, where);
     }
     fail(where + ".type '" + type.substr(0, 64) + "' is not supported");
+  }
+
+  GrammarNodeId parameters(const Json& source, const std::string& where) {
+    allow(source, {"type", "json_schema", "begin", "middle", "end", "separator", "texts"}, where);
+    if (!source.contains("json_schema") || !source["json_schema"].is_object())
+      fail(where + ".json_schema must be an object");
+    ParameterStyle style{.begin = text(source, "begin", where),
+                         .middle = text(source, "middle", where),
+                         .end = text(source, "end", where),
+                         .separator = text(source, "separator", where),
+                         .texts = {}};
+    if (source.contains("texts") && !source["texts"].empty())
+      style.texts = texts(source, "texts", where);
+    return add_json_parameters(builder_, source["json_schema"].dump(), options_, style);
   }
 
   Tag tag(const Json& source, const std::string& where) {

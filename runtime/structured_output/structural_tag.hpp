@@ -19,7 +19,9 @@ namespace troupe {
 ///   const_string         value
 ///   json_schema          json_schema
 ///   regex                pattern
-///   grammar              grammar (EBNF)
+///   grammar              grammar (EBNF or Lark)
+///   parameters           json_schema; begin, middle, end, separator (texts around names and
+///                        values), texts (names): an object as ParameterStyle has it
 ///   any_text             excludes (texts, optional): text without them, and without the end of the
 ///                        tag that it is in
 ///   sequence, or         elements

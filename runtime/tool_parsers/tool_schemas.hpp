@@ -29,7 +29,8 @@ struct CallRule {
 /// The structural tag that holds an answer to the rule in the model's own format, made of the same
 /// pattern that parses it. The arguments of a function match its schema, if the call is required or
 /// the function is `strict`, and are an object otherwise. Nullopt: the format cannot be held, since
-/// its markers are special tokens or its arguments are not JSON. Errors: as parameters_schema.
+/// its markers are special tokens, or not for these parameters (names that the format cannot
+/// write). Errors: as parameters_schema.
 [[nodiscard]] Result<std::optional<std::string>> calls_tag(const ToolFormat& format,
                                                            std::string_view tools_json,
                                                            const CallRule& rule);

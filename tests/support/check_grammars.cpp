@@ -1,6 +1,7 @@
 // check_grammars TOKENIZER_FOLDER < cases.jsonl > results.jsonl: for each line {"kind":
-// "json_schema" | "regex" | "ebnf", "source", "texts"}, either {"error"} or {"accepted": [bool]}:
-// whether the grammar takes each text, token by token, each token being in the mask before it.
+// "json_schema" | "regex" | "grammar", "source", "texts"}, either {"error"} or {"accepted":
+// [bool]}: whether the grammar takes each text, token by token, each token being in the mask before
+// it.
 
 #include <cstdio>
 #include <iostream>
@@ -9,8 +10,8 @@
 
 #include "runtime/base/json.hpp"
 #include "runtime/structured_output/compiled_grammar.hpp"
-#include "runtime/structured_output/ebnf.hpp"
 #include "runtime/structured_output/json_schema.hpp"
+#include "runtime/structured_output/lark.hpp"
 #include "runtime/structured_output/regex.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -21,7 +22,7 @@ using Json = nlohmann::json;
 troupe::Result<troupe::GrammarBuilder> grammar_of(const std::string& kind,
                                                   const std::string& source) {
   if (kind == "regex") return troupe::regex_grammar(source);
-  if (kind == "ebnf") return troupe::ebnf_grammar(source);
+  if (kind == "grammar") return troupe::ebnf_or_lark_grammar(source);
   return troupe::json_schema_grammar(source);
 }
 
