@@ -131,12 +131,13 @@ class Ranks {
   std::size_t num_groups_ = 0;
 };
 
-SchedulerOutput first_step(std::vector<TokenId> tokens) {
+SchedulerOutput first_step(std::vector<TokenId> tokens, std::size_t num_groups = 1) {
   const auto num_tokens = static_cast<std::int32_t>(tokens.size());
   NewRequestData request{.id = kRequest, .token_ids = std::move(tokens)};
   request.num_prompt_tokens = 3;
   request.params.temperature = 0;
-  request.block_ids = {{1, 2}};
+  for (BlockId block = 1; request.block_ids.size() < num_groups; block += 2)
+    request.block_ids.push_back({block, block + 1});
   SchedulerOutput step;
   step.new_requests.push_back(std::move(request));
   step.scheduled_ids = {kRequest};
@@ -306,7 +307,7 @@ BOOST_AUTO_TEST_CASE(adapters_give_the_same_bits_on_any_number_of_ranks) {
 }
 
 std::vector<TokenId> tokens_of(Ranks ranks) {
-  std::vector<TokenId> tokens = {ranks.sample(first_step(kPrompt))};
+  std::vector<TokenId> tokens = {ranks.sample(first_step(kPrompt, ranks.num_groups()))};
   for (std::int32_t computed = 3; computed < 8; ++computed)
     tokens.push_back(ranks.sample(next_step(computed)));
   return tokens;
