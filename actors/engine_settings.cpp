@@ -18,6 +18,7 @@
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/picture_format.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -75,8 +76,31 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
   return std::min(static_cast<std::int64_t>(share), enough);
 }
 
+/// The model's tokens attend to what its encoder makes of a request's input.
+bool is_encoder_decoder(const ModelLoaded& model) {
+  return std::ranges::any_of(model.kv_cache_specs, [](const LayerCacheSpec& layer) {
+    return layer.spec.is<CrossAttentionSpec>();
+  });
+}
+
+/// Of inputs that differ no block is worth caching: not one depends on the tokens alone.
 bool caches_prefixes(const EngineOptions& engine, const ModelLoaded& model) {
-  return engine.enable_prefix_caching && !model.pooler.whole_texts;
+  return engine.enable_prefix_caching && !model.pooler.whole_texts && !is_encoder_decoder(model);
+}
+
+/// Prompts are computed whole where that is not so.
+bool chunks_prefills(const EngineOptions& engine, const ModelLoaded& model) {
+  return engine.enable_chunked_prefill && !model.pooler.whole_texts && !is_encoder_decoder(model);
+}
+
+/// Errors: kUnsupported.
+Result<void> check_encoder_decoder(const EngineOptions& engine, const ModelLoaded& model) {
+  for (const auto& [option, value] : {std::pair("kv-transfer-config", &engine.kv_transfer_config),
+                                      std::pair("ec-transfer-config", &engine.ec_transfer_config)})
+    if (!value->empty())
+      return Error{ErrorCode::kUnsupported,
+                   std::string(option) + " is not supported for " + model.architecture, option};
+  return {};
 }
 
 /// Of models with layers that keep states. Errors: kInvalidArgument, kUnsupported.
@@ -103,6 +127,7 @@ KVCacheLimits kv_cache_limits(const Options& options, const ModelLoaded& model) 
   KVCacheLimits limits = {.available_bytes = cache_bytes(engine, model),
                           .max_model_len = model.max_model_len,
                           .max_in_flight_tokens = max_in_flight_tokens(engine),
+                          .max_encoder_tokens = model.max_item_embeds,
                           .shorten = options.model.max_model_len < 0};
   if (engine.num_gpu_blocks_override > 0) {
     limits.num_blocks_override = static_cast<std::int32_t>(engine.num_gpu_blocks_override);
@@ -296,6 +321,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
   std::vector<KVCacheSpec> layers = model.layer_specs();
+  if (is_encoder_decoder(model)) RETURN_IF_ERROR(check_encoder_decoder(options.engine, model));
   if (std::ranges::any_of(layers, &KVCacheSpec::is<MambaSpec>))
     RETURN_IF_ERROR(check_states(options.engine, model));
   plan_states(layers, {.prefix_caching = caches_prefixes(options.engine, model),
@@ -309,7 +335,7 @@ Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& mo
   const KVCacheLimits limits = kv_cache_limits(options, model);
   const std::int32_t length = limits.shorten ? longest_request(cache, limits) : model.max_model_len;
   EngineOptions engine = options.engine;
-  engine.enable_chunked_prefill &= !model.pooler.whole_texts;
+  engine.enable_chunked_prefill = chunks_prefills(engine, model);
   RETURN_IF_ERROR(check_prompts_fit(engine, length));
   return length;
 }
@@ -340,7 +366,8 @@ EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine, const M
           .split_items = !engine.disable_chunked_mm_input,
           .whole_runs = model.two_way_items,
           .eviction = engine.encoder_cache_eviction == "lru" ? EncoderCacheEviction::kLru
-                                                             : EncoderCacheEviction::kFifo};
+                                                             : EncoderCacheEviction::kFifo,
+          .encoder_decoder = is_encoder_decoder(model)};
 }
 
 Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model) {
@@ -368,7 +395,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.max_num_seqs = static_cast<std::int32_t>(engine.max_num_seqs);
   config.max_num_batched_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens);
   config.max_num_scheduled_tokens = static_cast<std::int32_t>(engine.max_num_scheduled_tokens);
-  config.enable_chunked_prefill = engine.enable_chunked_prefill && !model.pooler.whole_texts;
+  config.enable_chunked_prefill = chunks_prefills(engine, model);
+  config.encoder_decoder = is_encoder_decoder(model);
   config.pooling = model.pooler.type != PoolingType::kNone;
   config.long_prefill_token_threshold =
       static_cast<std::int32_t>(engine.long_prefill_token_threshold);
@@ -406,7 +434,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
                                   ? engine.max_num_encoder_input_tokens
                                   : engine.max_num_batched_tokens;
     config.max_encoder_embeds = std::max(static_cast<std::int32_t>(most), model.max_item_embeds);
-    config.encode_ahead = engine.encoder_step_ms > 0;
+    config.encode_ahead = engine.encoder_step_ms > 0 && !config.encoder_decoder;
     config.encode_ahead_ms = static_cast<std::int32_t>(engine.encoder_step_ms);
   }
   return config;
@@ -546,7 +574,13 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars) {
   ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
   std::shared_ptr<const PictureInputs> pictures;
-  if (model.max_item_embeds > 0) {
+  std::shared_ptr<const SpeechInputs> speech;
+  if (is_encoder_decoder(model)) {
+    ASSIGN_OR_RETURN(speech, SpeechInputs::load(options.model.model, model.max_item_embeds,
+                                                [tokenizer](std::string_view token) {
+                                                  return tokenizer->token_to_id(token);
+                                                }));
+  } else if (model.max_item_embeds > 0) {
     ASSIGN_OR_RETURN(pictures, load_picture_inputs(options, model, *tokenizer));
     chat.options.image_placeholder = pictures->format().placeholder;
   }
@@ -562,6 +596,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.max_input_time_s = options.engine.max_input_time_s;
   limits.grammars = std::move(grammars);
   limits.pictures = std::move(pictures);
+  limits.speech = std::move(speech);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }

@@ -136,6 +136,9 @@ struct SchedulerState {
   /// without. Cleared when a plan begins, never by the result of a step: what arrived while that
   /// step was open has not been looked at by any plan.
   bool has_news = false;
+  /// Blocks of requests that have ended before are free: one more step reports it, also if there
+  /// are no requests.
+  bool reports_free_blocks = false;
   std::deque<
       std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, GrammarCompiled,
                    GrammarFilled, WakeUp, PendingReset, PendingPause, PendingResume>>
@@ -272,7 +275,10 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
                               !step.encode_ahead && scheduler.open_steps.empty() &&
                               result.kv_connector.empty() && result.ec_connector.empty();
-  auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
+  const bool frees_blocks = !result.kv_connector.finished_sending.empty() ||
+                            !result.kv_connector.finished_recving.empty();
+  auto on_updated = [self, brings_nothing, frees_blocks,
+                     drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
     if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
       SchedulerOutput& next = scheduler.open_steps.front();
@@ -282,6 +288,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
     }
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
     publish_connector_events(self);
+    scheduler.reports_free_blocks |= frees_blocks;
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
     scheduler.has_news |= !brings_nothing || !scheduler.core->is_blocked();
@@ -330,7 +337,7 @@ void watch_the_clock(StatefulSelf self) {
   const double now = now_seconds();
   if (scheduler.core->next_deadline() <= now) {
     send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
-    scheduler.has_news = true;  // the caches are to hear of what has ended
+    scheduler.has_news = scheduler.reports_free_blocks = true;  // of what has ended
   }
   const double next = std::min(scheduler.core->next_deadline(), scheduler.poll_at);
   if (next >= scheduler.wake_at) return;
@@ -446,7 +453,7 @@ void advance(StatefulSelf self) {
       continue;
     }
     watch_the_clock(self);
-    if (!scheduler.core->has_requests()) {
+    if (!scheduler.core->has_requests() && !scheduler.reports_free_blocks) {
       scheduler.core->flush();
       if (scheduler.pausing.empty() || !scheduler.open_steps.empty()) return;
       complete_pause(self);
@@ -456,6 +463,7 @@ void advance(StatefulSelf self) {
     // The workers could not begin with another one before this one is sampled.
     if (scheduler.owes_grammar || !scheduler.masks.empty()) return;
     scheduler.has_news = false;
+    scheduler.reports_free_blocks = false;
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });
   }

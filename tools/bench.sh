@@ -6,6 +6,7 @@
 #   VLLM_PYTHON   Python of an environment with vLLM: compares the same workloads, and its scheduler
 #   LLAMA_BIN     folder with llama.cpp's llama-server; also set GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: the model's weights
 #   LMCACHE_PYTHON  Python of an environment with lmcache: compares its server with the cache server
+#   TRANSFORMERS_PYTHON  Python of an environment with numpy, torch and transformers: compares Mamba-2
 #   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], llama-1b or gemma3-1b
 #   ROUNDS        repetitions of each workload on each engine [3]
 # tools/bench_peers.py --help explains the comparison of engines.
@@ -61,6 +62,11 @@ model=build/models/gemma3-vision
 [[ -d $model ]] || build/venv/bin/python tests/support/make_model.py gemma3-vision "$model"
 record tower build/venv/bin/python tests/support/bench_tower.py "$release/troupe" "$model"
 row 'pictures per second, by those of Pillow' '> 2' "$(awk '/geometric mean/ { print $NF }' "$out/pictures.txt")"
+
+heading 'Mamba-2 beside transformers'
+record mamba "${TRANSFORMERS_PYTHON:-build/venv/bin/python}" tests/support/bench_mamba.py "$release/troupe" build/models/mamba2
+row 'Mamba-2, tokens by those of transformers' '> 5' "$(awk '/in transformers/ { print $NF }' "$out/mamba.txt")"
+row 'Mamba-2, prompts by those of transformers' '> 5' "$(awk '/in transformers/ { print $(NF - 2) }' "$out/mamba.txt")"
 
 heading 'Topologies: overhead of separate processes, and pause of a stream when one is killed'
 record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5

@@ -197,6 +197,7 @@ std::unique_ptr<Exchange> start_background(ServiceContext& context, ResponseSink
                             .arrival_time = stream.arrival_time},
                            begun);
   if (!token.ok()) {
+    context.counters.num_samples -= request.params.n;  // which will not run
     sink.respond(error_response(token.error(), 1, kResponsesDialect));
     return nullptr;
   }
@@ -207,18 +208,22 @@ std::unique_ptr<Exchange> start_background(ServiceContext& context, ResponseSink
   return nullptr;
 }
 
-Result<void> go_on_in_background(ServiceContext& context, ChatRequest request,
-                                 const std::string& id, const ClaimedRun& claimed) {
+Result<void> check_goes_on(const ServiceContext& context, const ClaimedRun& claimed) {
   if (!claimed.position.empty() && claimed.run.engine != context.config.engine_name)
     return Error{ErrorCode::kUnavailable,
                  "the server was started again with another model or other options", ""};
+  RETURN_IF_ERROR(parse_stream_position(claimed.position, 1));
+  return {};
+}
+
+void go_on_in_background(ServiceContext& context, ChatRequest request, const std::string& id,
+                         const ClaimedRun& claimed) {
   ResumableStream stream{
       .id = id, .arrival_time = claimed.run.arrival_time, .philox_keys = {claimed.run.philox_key}};
   stream.is_kept = false;
-  ASSIGN_OR_RETURN(stream.after, parse_stream_position(claimed.position, 1));
+  stream.after = parse_stream_position(claimed.position, 1).value();
   request.limits = {};  // they were for the client that waited
   run(context, std::move(request), id, claimed.token, std::move(stream), claimed.num_events);
-  return {};
 }
 
 Result<void> end_in_background(ResponseStore& store, const std::string& id,

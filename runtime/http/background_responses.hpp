@@ -18,10 +18,14 @@ namespace troupe {
                                                          ResponseSink& sink, ChatRequest request,
                                                          std::string id);
 
+/// Whether this server can go on with a run. Errors: kUnavailable (it would make other tokens),
+/// kCorrupt.
+[[nodiscard]] Result<void> check_goes_on(const ServiceContext& context, const ClaimedRun& claimed);
+
 /// Goes on with a run whose process has ended. `request` is what its body and conversation say.
-/// Errors: kUnavailable (this server would make other tokens).
-[[nodiscard]] Result<void> go_on_in_background(ServiceContext& context, ChatRequest request,
-                                               const std::string& id, const ClaimedRun& claimed);
+/// Pre: check_goes_on.
+void go_on_in_background(ServiceContext& context, ChatRequest request, const std::string& id,
+                         const ClaimedRun& claimed);
 
 /// Ends the response with this status and an error, if there is one. Errors: as of
 /// ResponseStore::append.

@@ -60,6 +60,10 @@ ToolChoice read_tool_choice(const JsonFields& fields, std::string& function) {
 
 /// Holds the answer to calls by a grammar: in the model's own format where that can be held.
 Result<void> force_calls(ToolChoice choice, const std::string& function, ChatRequest& request) {
+  // response_format is for texts, as OpenAI has it: an answer of calls has none.
+  if (request.params.structured_outputs &&
+      request.params.structured_outputs->field == "response_format")
+    request.params.structured_outputs.reset();
   if (request.params.structured_outputs) {
     return invalid_argument("tool_choice cannot force a call together with structured output",
                             "tool_choice");

@@ -71,6 +71,8 @@ Endpoint answer_cancelled_response;
 void adopt_abandoned_responses(ServiceContext& context);
 /// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
 Endpoint answer_resumed_stream;
+/// POST /invocations: SageMaker's one route for all requests, told apart by their fields.
+Prepare prepare_invocations;
 Prepare prepare_tokenize;
 Prepare prepare_detokenize;
 

@@ -181,7 +181,9 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
     flush();
   } else if (num_live_ == 0) {
     done_ = true;
-    sink_.respond({.status = 200, .content_type = "application/json", .body = final_json()});
+    std::string body = final_json();
+    sink_.respond(
+        {.status = 200, .content_type = std::string(final_type()), .body = std::move(body)});
   }
 }
 

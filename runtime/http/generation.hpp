@@ -67,6 +67,8 @@ class Generation : public Exchange {
   virtual void append_events(std::string& out, Part& part) = 0;
   /// The complete response; all output is in the parts' pending outputs.
   virtual std::string final_json() = 0;
+  /// The media type of what final_json() gave.
+  [[nodiscard]] virtual std::string_view final_type() const { return "application/json"; }
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
   /// Appends the events that follow the last output of a stream.
   virtual void append_end(std::string& out);

@@ -10,12 +10,14 @@
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
+#include "runtime/http/json_fields.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/ollama.hpp"
 #include "runtime/http/pooling.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/responses.hpp"
+#include "runtime/http/speech.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -130,6 +132,12 @@ using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request re
 std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
 std::size_t num_prompts(const ChatRequest&) { return 1; }
 std::size_t num_prompts(const PoolingRequest& request) { return request.prompts.size(); }
+std::size_t num_prompts(const SpeechRequest& request) { return request.prompts.size(); }
+std::string_view id_prefix(const SpeechRequest& request) {
+  return request.translates ? "trsl-" : "trsc-";
+}
+bool is_stored(const SpeechRequest&) { return false; }
+bool is_resumable(const SpeechRequest&) { return false; }
 std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
 std::string_view id_prefix(const PoolingRequest& request) { return request.api->id_prefix; }
 std::string_view id_prefix(const ChatRequest& request) { return request.api->id_prefix; }
@@ -340,9 +348,11 @@ Result<void> try_adopt(ServiceContext& context, const std::string& id, const Cla
   ASSIGN_OR_RETURN(ChatRequest chat, read_generation(context, http,
                                                      chat_of(std::move(request), run.conversation,
                                                              context.config.defaults)));
+  RETURN_IF_ERROR(check_goes_on(context, claimed));
   if (const auto refusal = refuse_overload(context, num_samples(chat)))
     return Error{ErrorCode::kOverloaded, refusal->error, ""};
-  return go_on_in_background(context, std::move(chat), id, claimed);
+  go_on_in_background(context, std::move(chat), id, claimed);
+  return {};
 }
 
 /// Goes on with the response, if its server has ended.
@@ -400,6 +410,8 @@ Result<Answer> try_show_response(ServiceContext& context, const HttpRequest& htt
   RETURN_IF_ERROR(store->get(id, owner));
   RETURN_IF_ERROR(adopt(context, *store, id));
   if (query_flag(http.target, "stream")) {
+    if (http.method == "HEAD")
+      return Error{ErrorCode::kUnsupported, "HEAD is not supported for streams, only GET", ""};
     ASSIGN_OR_RETURN(const std::int64_t after, starting_after(http));
     RETURN_IF_ERROR(store->events(id, owner, after, /*max_bytes=*/0));
     return Answer(follow_response(context, sink, id, owner, after));
@@ -526,6 +538,11 @@ Prepared prepare_chat(std::string_view body, const ServerDefaults& defaults) {
   return with_request(parse_chat_request(body, defaults), try_generate<ChatRequest, start_chat>);
 }
 
+Result<Answer> begin_speech(ServiceContext& context, const HttpRequest& http, SpeechRequest request,
+                            ResponseSink& sink) {
+  return try_generate<SpeechRequest, start_speech>(context, http, std::move(request), sink);
+}
+
 namespace {
 
 template <Parse<PoolingRequest> parse>
@@ -614,6 +631,16 @@ void adopt_abandoned_responses(ServiceContext& context) {
 
 Answer answer_resumed_stream(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   return answer_or_refuse(try_resume_stream(context, http, sink), sink);
+}
+
+Prepared prepare_invocations(std::string_view body, const ServerDefaults& defaults) {
+  const auto fields = JsonFields::parse(body);
+  const auto has = [&](std::string_view name) { return fields.ok() && fields->has(name); };
+  if (defaults.pooler.type == PoolingType::kNone)
+    return has("prompt") ? prepare_completion(body, defaults) : prepare_chat(body, defaults);
+  if (has("query")) return prepare_rerank(body, defaults);
+  const bool has_pairs = has("queries") || has("data_1") || has("text_1");
+  return has_pairs ? prepare_score(body, defaults) : prepare_embeddings(body, defaults);
 }
 
 Prepared prepare_tokenize(std::string_view body, const ServerDefaults& defaults) {

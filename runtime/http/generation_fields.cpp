@@ -158,19 +158,6 @@ void read_stream(const JsonFields& fields, const ServerDefaults& defaults,
       std::max(defaults.stream_interval, static_cast<std::int32_t>(interval.value_or(1)));
 }
 
-void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
-  const auto salt = fields.text("cache_salt");
-  if (!salt) return;
-  if (salt->empty() || salt->size() > kMaxCacheSaltBytes) {
-    fields.wrong_value("cache_salt", "cache_salt has " + std::to_string(salt->size()) +
-                                         " bytes, it must have 1 to " +
-                                         std::to_string(kMaxCacheSaltBytes));
-  } else if (salt->find_first_of(std::string_view("@/\\\0", 4)) != std::string::npos) {
-    fields.wrong_value("cache_salt", "cache_salt must not contain @, /, \\ or NUL");
-  }
-  request.cache_salt = *salt;
-}
-
 /// The server's limits, or the request's if shorter.
 void read_limits(const JsonFields& fields, const ServerDefaults& defaults,
                  GenerationFields& request) {
@@ -213,6 +200,19 @@ void read_request_id(const JsonFields& fields, GenerationFields& request) {
 }
 
 }  // namespace
+
+void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
+  const auto salt = fields.text("cache_salt");
+  if (!salt) return;
+  if (salt->empty() || salt->size() > kMaxCacheSaltBytes) {
+    fields.wrong_value("cache_salt", "cache_salt has " + std::to_string(salt->size()) +
+                                         " bytes, it must have 1 to " +
+                                         std::to_string(kMaxCacheSaltBytes));
+  } else if (salt->find_first_of(std::string_view("@/\\\0", 4)) != std::string::npos) {
+    fields.wrong_value("cache_salt", "cache_salt must not contain @, /, \\ or NUL");
+  }
+  request.cache_salt = *salt;
+}
 
 void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request) {
@@ -265,7 +265,6 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
                                        {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
     request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
   }
-  request.placement.session_id = fields.text("session_id").value_or("");
   request.placement.kv_transfer_params =
       fields.raw("kv_transfer_params", JsonKind::kObject).value_or(std::string());
   read_request_id(fields, request);

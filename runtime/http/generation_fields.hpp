@@ -13,6 +13,9 @@ namespace troupe {
 void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);
 
+/// Reads `cache_salt`.
+void read_cache_salt(const JsonFields& fields, GenerationFields& request);
+
 /// Validates combinations of parameters, when all of them are set, and completes them.
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);

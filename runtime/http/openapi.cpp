@@ -106,6 +106,7 @@ SchemaJson shape_schema(const BodyShape& shape) {
 struct Example {
   Prepare* prepare;
   std::string_view body;
+  int form = 0;  ///< a body has one of several, whose fields exclude each other
 };
 constexpr std::string_view kUserMessage = R"({"messages":[{"role":"user","content":"a"}]})";
 constexpr Example kExamples[] = {
@@ -113,46 +114,56 @@ constexpr Example kExamples[] = {
     {prepare_completion, R"({"prompt":["a"]})"},
     {prepare_completion, R"({"prompt":[1]})"},
     {prepare_completion, R"({"prompt":[[1]]})"},
-    {prepare_completion, R"({"prompt":"a","response_format":{"type":"json_schema"}})"},
+    {prepare_completion,
+     R"({"prompt":"a","structured_outputs":{"json":{},"choice":[]},"guided_json":{},"guided_choice":[]})"},
+    {prepare_completion,
+     R"({"prompt":"a","structured_outputs":{"json":"{}","structural_tag":"{}"},"guided_json":"{}"})"},
+    {prepare_completion,
+     R"({"prompt":"a","response_format":{"json_schema":{"schema":{}},"type":"json_schema"}})"},
     {prepare_chat, kUserMessage},
     {prepare_chat, R"({"messages":[{"role":"user","content":[{}]}],"tool_choice":"auto"})"},
     {prepare_chat, R"({"messages":[{"role":"user"}],"tool_choice":{}})"},
     {prepare_chat,
-     R"({"messages":[{"role":"user"}],"response_format":{"type":"json_schema","json_schema":{}}})"},
+     R"({"messages":[{"role":"user"}],"structured_outputs":{"json":{},"choice":[]},"guided_json":{}})"},
+    {prepare_chat,
+     R"({"messages":[{"role":"user"}],"response_format":{"json_schema":{"schema":{}},"type":"json_schema"}})"},
     {prepare_tokenize, R"({"prompt":"a"})"},
-    {prepare_tokenize, kUserMessage},
+    {prepare_tokenize, kUserMessage, 1},
     {prepare_detokenize, "{}"},
     {prepare_embeddings, R"({"input":"a"})"},
     {prepare_embeddings, R"({"input":["a"]})"},
     {prepare_embeddings, R"({"input":[1]})"},
     {prepare_embeddings, R"({"input":[[1]]})"},
-    {prepare_embeddings, kUserMessage},
+    {prepare_embeddings, kUserMessage, 1},
     {prepare_pooling, R"({"input":"a"})"},
     {prepare_pooling, R"({"input":["a"]})"},
     {prepare_pooling, R"({"input":[1]})"},
     {prepare_pooling, R"({"input":[[1]]})"},
-    {prepare_pooling, kUserMessage},
+    {prepare_pooling, kUserMessage, 1},
     {prepare_score, R"({"queries":"a","documents":"a"})"},
-    {prepare_score, R"({"data_1":"a","items":"a"})"},
-    {prepare_score, R"({"text_1":"a","data_2":"a"})"},
-    {prepare_score, R"({"text_1":"a","text_2":"a"})"},
+    {prepare_score, R"({"data_1":"a","data_2":"a"})", 1},
+    {prepare_score, R"({"queries":"a","items":"a"})", 2},
+    {prepare_score, R"({"text_1":"a","text_2":"a"})", 3},
     {prepare_rerank, R"({"query":"a","documents":["a"]})"},
     {prepare_rerank, R"({"query":"a","documents":[{}]})"},
     {prepare_ollama_embed, "{}"},
     {prepare_ollama_embeddings, "{}"},
     {prepare_batch, "{}"},
+    {prepare_load_adapter, "{}"},
+    {prepare_unload_adapter, "{}"},
     {prepare_drain, "{}"},
 };
 
-BodyShape recorded(Prepare* prepare, const ServerDefaults& defaults) {
+BodyShape recorded(Prepare* prepare, int form, const ServerDefaults& defaults) {
   BodyShape shape;
   const ShapeRecording recording(shape);
   for (const Example& example : kExamples)
-    if (example.prepare == prepare) static_cast<void>(prepare(example.body, defaults));
+    if (example.prepare == prepare && example.form == form)
+      static_cast<void>(prepare(example.body, defaults));
   return shape;
 }
 
-BodyShape shape_of_body(Prepare* prepare, const ServerDefaults& defaults) {
+SchemaJson body_schema(Prepare* prepare, const ServerDefaults& defaults) {
   using Rewritten = BodyShape (*)(const BodyShape& chat);
   constexpr std::pair<Prepare*, Rewritten> kRewritten[] = {
       {prepare_responses, responses_shape},     {prepare_input_tokens, responses_shape},
@@ -160,16 +171,21 @@ BodyShape shape_of_body(Prepare* prepare, const ServerDefaults& defaults) {
       {prepare_ollama_chat, ollama_chat_shape}, {prepare_ollama_generate, ollama_generate_shape},
   };
   for (const auto& [other, shape_of] : kRewritten)
-    if (other == prepare) return shape_of(recorded(prepare_chat, defaults));
-  return recorded(prepare, defaults);
+    if (other == prepare) return shape_schema(shape_of(recorded(prepare_chat, 0, defaults)));
+  int num_forms = 1;
+  for (const Example& example : kExamples)
+    if (example.prepare == prepare) num_forms = std::max(num_forms, example.form + 1);
+  SchemaJson forms = SchemaJson::array();
+  for (int form = 0; form < num_forms; ++form)
+    forms.push_back(shape_schema(recorded(prepare, form, defaults)));
+  return num_forms == 1 ? forms[0] : SchemaJson{{"anyOf", std::move(forms)}};
 }
 
 SchemaJson request_body(const DescribedRoute& route, const ServerDefaults& defaults) {
   if (route.prepare != nullptr)
-    return {{"required", true},
-            {"content",
-             {{"application/json",
-               {{"schema", shape_schema(shape_of_body(route.prepare, defaults))}}}}}};
+    return {
+        {"required", true},
+        {"content", {{"application/json", {{"schema", body_schema(route.prepare, defaults)}}}}}};
   return {{"required", true},
           {"content",
            {{"multipart/form-data",
@@ -309,14 +325,15 @@ fetch("openapi.json").then(r => r.json()).then(api => {
     const box = add(main, "details"), head = add(box, "summary")
     add(head, "b", method.toUpperCase()); head.append(path + (operation.security ? "  (API key)" : ""))
     for (const [type, media] of Object.entries((operation.requestBody || { content: {} }).content)) {
-      const name = media.schema.$ref, schema = name ? api.components.schemas[name.split("/").pop()] : media.schema
-      add(box, "p", type + (schema.description ? ": " + schema.description : ""))
-      const table = add(box, "table")
-      for (const [field, value] of Object.entries(schema.properties || {})) {
-        const row = add(table, "tr"), { type, anyOf, ...rest } = value
-        const types = anyOf ? anyOf.map(each => each.items && each.items.type ? "array of " + each.items.type : each.type) : [type].flat()
-        add(row, "td", field + ((schema.required || []).includes(field) ? " *" : "")); add(row, "td", types.join(" | "))
-        add(row, "td", Object.keys(rest).length ? JSON.stringify(rest) : "")
+      add(box, "p", type)
+      for (const { properties = {}, required = [] } of media.schema.anyOf || [media.schema]) {
+        const table = add(box, "table")
+        for (const [field, value] of Object.entries(properties)) {
+          const row = add(table, "tr"), { type, anyOf, ...rest } = value
+          const types = anyOf ? anyOf.map(each => each.items && each.items.type ? "array of " + each.items.type : each.type) : [type].flat()
+          add(row, "td", field + (required.includes(field) ? " *" : "")); add(row, "td", types.join(" | "))
+          add(row, "td", Object.keys(rest).length ? JSON.stringify(rest) : "")
+        }
       }
     }
   }

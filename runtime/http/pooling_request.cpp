@@ -4,6 +4,7 @@
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/pooling.hpp"
+#include "runtime/http/unsupported_fields.hpp"
 
 namespace troupe {
 namespace {
@@ -20,6 +21,13 @@ constexpr PoolingApi kScores = {.id_prefix = "score-", .json = score_json};
 constexpr PoolingApi kRerank = {.id_prefix = "rerank-", .json = rerank_json};
 constexpr PoolingApi kOllamaEmbed = {.id_prefix = "embd-", .json = ollama_embed_json};
 constexpr PoolingApi kOllamaEmbeddings = {.id_prefix = "embd-", .json = ollama_embeddings_json};
+
+/// Fields of vLLM's that would change the answer.
+constexpr std::string_view kRefusedByPooling[] = {
+    "prompt_embeds",        "media_io_kwargs",    "step_tag_id",     "returned_token_ids",
+    "max_tokens_per_query", "max_tokens_per_doc", "late_interaction"};
+constexpr std::string_view kTasks[] = {"embed"};
+constexpr std::string_view kSides[] = {"left"};
 
 void read_dimensions(const JsonFields& fields, const ServerDefaults& defaults,
                      PoolingRequest& request) {
@@ -43,8 +51,14 @@ void read_common(const JsonFields& fields, const ServerDefaults& defaults,
   const Interval kept = {-1, static_cast<double>(defaults.max_model_len)};
   if (const auto last = fields.integer("truncate_prompt_tokens", kept))
     request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
+  fields.choice("truncation_side", kSides);
+  fields.choice("task", kTasks);
+  read_cache_salt(fields, request);
+  for (const std::string_view name : kRefusedByPooling)
+    if (fields.has(name)) fields.fail(unsupported(name, name));
   request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
-  if (const auto user = fields.text("user"); user && user->size() > kMaxRequestIdBytes)
+  request.user = fields.text("user").value_or("");
+  if (request.user.size() > kMaxRequestIdBytes)
     fields.wrong_value("user",
                        "user has more than " + std::to_string(kMaxRequestIdBytes) + " bytes");
 }

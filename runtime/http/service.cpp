@@ -17,6 +17,7 @@
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/request_log.hpp"
 #include "runtime/http/request_trace.hpp"
+#include "runtime/http/speech.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -27,8 +28,8 @@ constexpr std::string_view kAdminPrefix = "/admin";
 constexpr std::string_view kOpenApiPath = "/openapi.json";
 constexpr std::string_view kDocsPath = "/docs";
 constexpr std::string_view kGuardedPrefixes[] = {
-    "/v1",       "/v2",         "/inference", "/cohere", "/api",   kAdminPrefix,
-    "/tokenize", "/detokenize", "/pooling",   "/score",  "/rerank"};
+    "/v1",       "/v2",         "/inference", "/cohere", "/api",    kAdminPrefix,
+    "/tokenize", "/detokenize", "/pooling",   "/score",  "/rerank", "/invocations"};
 constexpr std::string_view kRequestId = "X-Request-Id";
 constexpr std::size_t kMaxLoggedPathBytes = 256;
 
@@ -173,6 +174,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/models/", answer_model},
     generates("/v1/completions", prepare_completion),
     generates(kChatPath, prepare_chat),
+    {"POST", "/v1/audio/transcriptions", answer_transcription},
+    {"POST", "/v1/audio/translations", answer_translation},
     pools("/v1/embeddings", prepare_embeddings),
     pools("/pooling", prepare_pooling),
     pools("/score", prepare_score),
@@ -203,6 +206,7 @@ constexpr Route kRoutes[] = {
     {"GET", kBatchesPath, answer_batches},
     {"GET", "/v1/batches/", answer_batch},
     {"POST", "/v1/batches/", answer_cancelled_batch},
+    {"POST", "/invocations", nullptr, prepare_invocations},
     {"POST", "/tokenize", nullptr, prepare_tokenize},
     {"POST", "/detokenize", nullptr, prepare_detokenize},
     {"POST", "/v1/load_lora_adapter", nullptr, prepare_load_adapter},

@@ -281,7 +281,7 @@ void HttpSession::begin(HttpResponse head) {
 void HttpSession::write(std::string_view bytes, bool last) {
   CHECK(busy_ && !answered_);
   if (chunked_) {
-    append_chunk(output_, bytes);
+    if (!bytes.empty()) append_chunk(output_, bytes);  // an empty one would end the response
     if (last) output_ += "0\r\n\r\n";
   } else {
     output_ += bytes;

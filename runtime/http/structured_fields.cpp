@@ -76,6 +76,12 @@ std::vector<StructuredOutputsParams> read_response_format(const JsonFields& fiel
   if (!format) return {};
   format->require("type");
   const std::string type = format->text("type").value_or("text");
+  const std::optional<JsonFields> described = format->object("json_schema");
+  if (described) {
+    described->text("name");
+    described->text("description");
+    described->boolean("strict");
+  }
   if (type == "text") return {};
   if (type == "json_object") return {{.kind = Kind::kJsonObject}};
   if (type == "structural_tag") {
@@ -86,11 +92,8 @@ std::vector<StructuredOutputsParams> read_response_format(const JsonFields& fiel
   } else if (!format->has("json_schema")) {
     fields.fail(invalid_argument(
         "response_format of type json_schema must have the field json_schema", "response_format"));
-  } else if (const std::optional<JsonFields> described = format->object("json_schema")) {
+  } else if (described) {
     described->require("name");
-    described->text("name");
-    described->text("description");
-    described->boolean("strict");
     described->require("schema");
     if (described->has("schema")) {
       if (auto schema = read_schema(*described, "schema"))

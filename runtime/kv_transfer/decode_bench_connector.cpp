@@ -65,6 +65,7 @@ class DecodeBenchConnector final : public KVConnector {
       for (const BlockId block : blocks[g])
         if (block != kNullBlock) next_.blocks.emplace_back(static_cast<std::int32_t>(g), block);
   }
+  bool reset_cache() override { return true; }  // it stores nothing
   Finished request_finished(const RequestState& request, const BlockTable&) override {
     filled_.erase(request.id);
     return {};

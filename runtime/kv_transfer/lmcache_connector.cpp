@@ -64,7 +64,8 @@ std::string lmcache_dtype(const KVCacheConfig& cache) {
 Result<void> LMCacheConnector::check(const KVConnectorContext& context,
                                      const lmcache::LMCacheConfig& config) {
   for (const KVCacheGroup& group : context.cache.groups)
-    if (!group.spec.is<FullAttentionSpec>() && !group.spec.is<MlaSpec>())
+    if (!group.spec.is<FullAttentionSpec>() && !group.spec.is<MlaSpec>() &&
+        group.spec.window() == nullptr)
       return Error{ErrorCode::kUnsupported,
                    std::string("kv-transfer-config: LMCacheConnectorV1 does not transfer layers of "
                                "the kind ") +
@@ -96,6 +97,8 @@ LMCacheConnector::LMCacheConnector(const KVConnectorContext& context, lmcache::L
       cpu_(all_ranks_bytes(config_.max_local_cpu_size, parallel_), config_.cache_policy),
       disk_(all_ranks_bytes(config_.max_local_disk_size, parallel_), config_.cache_policy),
       remote_(kMaxRemoteKnown, lmcache::CachePolicy::kLru),
+      has_windows_(std::ranges::any_of(
+          cache_.groups, [](const KVCacheGroup& group) { return group.spec.window() != nullptr; })),
       lookup_(std::move(lookup)) {
   for (const auto& [id, bytes] : stored) {
     std::vector<ChunkId> removed;
@@ -232,9 +235,18 @@ std::int64_t LMCacheConnector::num_bytes(std::int32_t num_tokens) const {
   return bytes;
 }
 
+/// A request of num_computed tokens needs no block that ends before this one.
+std::int32_t LMCacheConnector::first_needed_token(std::size_t group,
+                                                  std::int32_t num_computed) const {
+  const AttentionWindow* const window = cache_.groups[group].spec.window();
+  return window == nullptr
+             ? 0
+             : std::max(0, num_computed - window->num_tokens + 1 - window->extra_retained_tokens);
+}
+
+/// The blocks behind the first `begin` tokens that a request of num_computed tokens still needs.
 ChunkBlocks LMCacheConnector::chunk_blocks(const Request& known, const Piece& piece,
-                                           std::int32_t first_needed,
-                                           std::int32_t end_needed) const {
+                                           std::int32_t begin, std::int32_t num_computed) const {
   ChunkBlocks chunk{.hash = piece.id.hash,
                     .tags = piece.id.tags,
                     .digest = hash_of_prefix(known.digests, piece.end, hasher_.unit()),
@@ -242,8 +254,9 @@ ChunkBlocks LMCacheConnector::chunk_blocks(const Request& known, const Piece& pi
                     .blocks = {}};
   for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
     const std::int32_t size = cache_.groups[g].spec.block_size;
+    const std::int32_t first_needed = first_needed_token(g, num_computed);
     for (std::int32_t block = piece.begin / size; block < piece.end / size; ++block) {
-      const bool needed = block * size >= first_needed && block * size < end_needed;
+      const bool needed = block * size >= begin && (block + 1) * size > first_needed;
       chunk.blocks.push_back(needed ? known.blocks[g].at(static_cast<std::size_t>(block))
                                     : kNullBlock);
     }
@@ -304,9 +317,11 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
   }
   const std::int32_t hit = missing == wanted.begin() ? num_local_tokens : std::prev(missing)->end;
   std::int32_t num_tokens = hit - num_local_tokens;
-  if (known->max_load_tokens > 0)
-    num_tokens =
-        std::min(num_tokens, known->max_load_tokens / config_.chunk_size * config_.chunk_size);
+  // To the end of a chunk: behind it nothing is kept of what windows have left.
+  if (known->max_load_tokens > 0 && num_tokens > known->max_load_tokens)
+    num_tokens = std::max(
+        0, (num_local_tokens + known->max_load_tokens) / config_.chunk_size * config_.chunk_size -
+               num_local_tokens);
   known->num_matched_after = num_local_tokens;
   if (num_tokens < config_.min_retrieve_tokens) num_tokens = 0;
   return Match{num_tokens, /*async=*/true};
@@ -366,11 +381,13 @@ void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) 
 
 // ---- saves --------------------------------------------------------------------------------------
 
-void LMCacheConnector::save(Request& known, const Piece& piece) {
+void LMCacheConnector::save(Request& known, const Piece& piece, std::int32_t num_computed) {
   const bool in_cpu = cpu_.touch(piece.id);
   if (const bool on_disk = disk_.touch(piece.id); in_cpu || on_disk || remote_.has(piece.id))
     return;
-  ChunkBlocks chunk = chunk_blocks(known, piece, piece.begin, piece.end);
+  // Windows have left what a request that ends with the chunk would need.
+  if (num_computed > piece.end && has_windows_) return;
+  ChunkBlocks chunk = chunk_blocks(known, piece, piece.begin, num_computed);
   if (config_.local_cpu) add(cpu_, kCpuTier, piece, chunk.tiers);
   if (!config_.local_disk.empty()) add(disk_, kDiskTier, piece, chunk.tiers);
   if (lookup_ != nullptr) {
@@ -390,16 +407,17 @@ void LMCacheConnector::save_pieces(Request& known, std::int32_t num_computed,
     const std::int32_t begin = known.num_seen * size;
     // What a request generates is saved only if that is wanted.
     if (begin + size > request.num_prompt_tokens && !config_.save_decode_cache) continue;
-    save(known, {begin,
-                 begin + size,
-                 {known.hashes[static_cast<std::size_t>(known.num_seen)], known.tags}});
+    save(
+        known,
+        {begin, begin + size, {known.hashes[static_cast<std::size_t>(known.num_seen)], known.tags}},
+        num_computed);
   }
   // What a prompt has behind its last full chunk, with the step that completes it.
   const std::int32_t end = (request.num_prompt_tokens - 1) / alignment_ * alignment_;
   const std::int32_t begin = end / size * size;
   if (config_.save_unfull_chunk && begin < end && num_computed < request.num_prompt_tokens &&
       num_known >= request.num_prompt_tokens)
-    save(known, {begin, end, {hash_chunk(known, request, begin, end), known.tags}});
+    save(known, {begin, end, {hash_chunk(known, request, begin, end), known.tags}}, num_computed);
   // The end of a prefix is to go before its beginning.
   if (known.num_seen > first_new) {
     for (std::int32_t chunk = known.num_seen; chunk-- > 0;) {

@@ -90,12 +90,13 @@ class LMCacheConnector final : public KVConnector {
                                           std::int32_t end) const;
   [[nodiscard]] std::string key_of(const lmcache::ChunkId& id, std::int32_t rank) const;
   [[nodiscard]] std::int64_t num_bytes(std::int32_t num_tokens) const;
+  [[nodiscard]] std::int32_t first_needed_token(std::size_t group, std::int32_t num_computed) const;
   [[nodiscard]] ChunkBlocks chunk_blocks(const Request& known, const Piece& piece,
-                                         std::int32_t first_needed, std::int32_t end_needed) const;
+                                         std::int32_t begin, std::int32_t num_computed) const;
   void add(lmcache::TierIndex& tier, std::uint8_t bit, const Piece& piece, std::uint8_t& tiers);
   void remove(const lmcache::ChunkId& id, std::uint8_t tiers);
   void save_pieces(Request& known, std::int32_t num_computed, std::int32_t num_known);
-  void save(Request& known, const Piece& piece);
+  void save(Request& known, const Piece& piece, std::int32_t num_computed);
   void add_new_blocks(Request* request, const CachedRequestData& cached, std::size_t index,
                       std::size_t& next) const;
 
@@ -111,6 +112,7 @@ class LMCacheConnector final : public KVConnector {
   lmcache::TierIndex cpu_;
   lmcache::TierIndex disk_;
   lmcache::TierIndex remote_;  // what was put there lately; each counts as one byte
+  bool has_windows_;           // of some layers
   std::unique_ptr<lmcache::RemoteLookup> lookup_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;

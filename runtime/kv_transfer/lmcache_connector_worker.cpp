@@ -352,7 +352,7 @@ Blob LMCacheConnectorWorker::read_chunk(const ChunkBlocks& chunk) {
   Blob blob = make_blob(origin_, {chunk.digest, 0}, num_bytes(chunk));
   std::byte* to = blob_content(blob).data();
   for_each_page(chunk, [&](std::byte* page, std::size_t page_bytes) {
-    memory_.device->copy_to_host(to, page, page_bytes);
+    if (page != nullptr) memory_.device->copy_to_host(to, page, page_bytes);
     to += page_bytes;
   });
   return blob;

@@ -23,7 +23,7 @@ struct ChunkBlocks {
   std::string tags;             ///< of its key
   BlockHash digest;             ///< of the prefix that it completes, as the KVCacheManager's
   std::uint8_t tiers = 0;       ///< to write it to, or to remove it from; of a load: to add it to
-  std::vector<BlockId> blocks;  ///< group by group; kNullBlock: of a load, it is not needed
+  std::vector<BlockId> blocks;  ///< group by group; kNullBlock: nobody needs it
   bool operator==(const ChunkBlocks&) const = default;
 };
 TROUPE_MESSAGE(ChunkBlocks, hash, tags, digest, tiers, blocks)

@@ -39,6 +39,7 @@ class PeerKVConnector final : public KVConnector {
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
   void on_failed_steps() override { sends_again_ = true; }
+  bool reset_cache() override { return true; }  // it stores nothing
 
   /// About which something is known: requests, blocks that are held, loads.
   [[nodiscard]] std::size_t num_open() const noexcept {

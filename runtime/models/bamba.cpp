@@ -15,7 +15,6 @@ namespace troupe {
 namespace {
 
 constexpr DecoderNames kNames = {.final_norm = "final_layernorm"};
-constexpr double kRotatedPart = 0.5;
 
 void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
@@ -31,12 +30,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
   set_no_windows(text, config);
-  if (text.has("partial_rotary_factor") &&
-      text.number("partial_rotary_factor", kRotatedPart) != kRotatedPart)
-    text.fail(ErrorCode::kUnsupported, "partial_rotary_factor is not 0.5, the architecture's");
   read_shared_rope(text, is_gguf,
-                   {.default_theta = 1e4, .rotates_part = true, .default_part = kRotatedPart},
-                   config);
+                   {.rotates_part = true, .default_part = 0.5, .overrides_part = true}, config);
   StateSpaceConfig states =
       read_state_space(text, {}, config.hidden_size * read_expansion(text, "mamba_expand"));
   states.norm_eps = config.rms_norm_eps;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/models/gather_logits.hpp"
 #include "runtime/models/quantize.hpp"
 
 namespace troupe {
@@ -179,9 +180,9 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   if (parallel_.is_last_stage()) {
     workspace_bytes = std::max(workspace_bytes, device_.ops().matmul_workspace_bytes(
                                                     head_.spec(), limits.max_num_logit_rows));
-    if (parallel_.tensor_parallel_size > 1)
-      scratch_bytes = std::max(scratch_bytes, Scratch::padded_bytes(limits.max_num_logit_rows,
-                                                                    head_.spec().num_rows + 1));
+    scratch_bytes = std::max(scratch_bytes,
+                             gather_logits_bytes(limits.max_num_logit_rows, head_.spec().num_rows,
+                                                 parallel_.tensor_parallel_size));
   }
   const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
                                  .max_seq_len = config_.max_model_len,
@@ -334,26 +335,9 @@ void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {
 }
 
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
-  if (peers == nullptr || peers->group_size() == 1) {
-    apply_head(hidden, out);
-    return scale_logits(out);
-  }
-  const auto cols_of = [this](std::int32_t rank) {
-    return part_of(config_.vocab_size, rank, parallel_.tensor_parallel_size);
-  };
-  Scratch scratch(activations_.bytes());
-  const Matrix mine = scratch.take(hidden.num_rows, cols_of(peers->group_rank()).count);
-  apply_head(hidden, mine);
-  if (peers->group_rank() != 0) return peers->send(writable_bytes_of(mine), peers->group_begin());
-  for (std::int32_t member = 0; member < peers->group_size(); ++member) {
-    const Slice cols = cols_of(member);
-    const Matrix part(mine.data, hidden.num_rows, cols.count);
-    if (member != 0 && !peers->recv(writable_bytes_of(part), peers->group_begin() + member)) return;
-    for (std::int64_t row = 0; row < part.num_rows; ++row)
-      device_.copy(out.row(row) + cols.begin, part.row(row),
-                   static_cast<std::size_t>(cols.count) * sizeof(float));
-  }
-  scale_logits(out);
+  if (gather_logits(device_, Scratch(activations_.bytes()), peers, out,
+                    [&](Matrix part) { apply_head(hidden, part); }))
+    scale_logits(out);
 }
 
 void DecoderModel::scale_logits(Matrix logits) {

@@ -83,6 +83,11 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
   const std::size_t span_start_loc = append(batch.span_start_loc);
   const std::size_t adapter_ids = append(batch.adapter_ids);
   const std::size_t rows = append(batch.block_table_rows);
+  const ForwardBatch::EncoderInputs& encoded = batch.encoder_inputs;
+  const std::size_t encoder_rows = append(encoded.rows);
+  const std::size_t encoder_starts = append(encoded.starts);
+  const std::size_t encoder_lens = append(encoded.lens);
+  const std::size_t encoder_table_rows = append(encoded.table_rows);
   struct Offsets {
     std::size_t slots;
     std::optional<std::size_t> states_before;
@@ -90,7 +95,7 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
   };
   std::vector<Offsets> groups;
   for (const ForwardBatch::Group& group : batch.groups) {
-    const std::size_t slots = append(std::span(group.slots, batch.token_ids.size()));
+    const std::size_t slots = append(std::span(group.slots, group.num_slots));
     groups.push_back({slots, append_given(group.states_before, batch.seq_lens.size()),
                       append_given(group.states_after, batch.token_ids.size())});
   }
@@ -123,6 +128,12 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
             .input_embeddings = {.tokens = {at<std::int32_t>(embedded_tokens), given.tokens.size()},
                                  .rows = {at<std::int32_t>(embedding_rows), given.rows.size()},
                                  .outputs = given.outputs},
+            .encoder_inputs = {.rows = {at<std::int32_t>(encoder_rows), encoded.rows.size()},
+                               .outputs = encoded.outputs,
+                               .starts = {at<std::int32_t>(encoder_starts), encoded.starts.size()},
+                               .lens = {at<std::int32_t>(encoder_lens), encoded.lens.size()},
+                               .table_rows = {at<std::int32_t>(encoder_table_rows),
+                                              encoded.table_rows.size()}},
             .two_way_spans = {at<TwoWaySpan>(spans), batch.two_way_spans.size()},
             .span_start_loc = {at<std::int32_t>(span_start_loc), batch.span_start_loc.size()},
             .adapter_ids = {at<std::int32_t>(adapter_ids), batch.adapter_ids.size()}};

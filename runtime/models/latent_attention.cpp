@@ -6,6 +6,10 @@
 namespace troupe {
 namespace {
 
+/// To and from latents, errors go into all heads, and are multiplied one behind the other: 8 bits
+/// at least. The matrices are small beside those of experts.
+constexpr MatrixRole kLatentRole = MatrixRole::kHead;
+
 WeightLoader::Part part_of_rows(std::string name, std::int64_t num_rows, Slice rows) {
   return {.name = std::move(name), .num_rows = num_rows, .rows = rows};
 }
@@ -32,7 +36,7 @@ std::optional<Linear> load_q_proj(WeightLoader& loader, const std::string& name,
   if (latent.q_rank == 0) return std::nullopt;
   const std::int64_t num_rows = options.num_heads * (latent.plain_dim + latent.rotary_dim);
   return Linear(loader, {part_of_rows(name + ".q_b_proj", num_rows, loader.shard(num_rows))},
-                latent.q_rank, false);
+                latent.q_rank, false, kLatentRole);
 }
 
 /// kv_b_proj has the rows of each head's keys, then those of its values. Keys are absorbed by its
@@ -49,7 +53,7 @@ Linear load_key_proj(WeightLoader& loader, const std::string& name, const Latent
                                        .row_stride = 1,
                                        .col_stride = latent.kv_rank};
   }
-  return Linear(loader, {std::move(part)}, latent.plain_dim, false);
+  return Linear(loader, {std::move(part)}, latent.plain_dim, false, kLatentRole);
 }
 
 Linear load_value_proj(WeightLoader& loader, const std::string& name, const LatentConfig& latent,
@@ -61,7 +65,7 @@ Linear load_value_proj(WeightLoader& loader, const std::string& name, const Late
     part = part_of_rows(name + ".kv_b_proj", num_heads * head_rows,
                         {head * head_rows + latent.plain_dim, latent.value_dim});
   }
-  return Linear(loader, {std::move(part)}, latent.kv_rank, false);
+  return Linear(loader, {std::move(part)}, latent.kv_rank, false, kLatentRole);
 }
 
 }  // namespace
@@ -72,7 +76,8 @@ LatentAttention::LatentAttention(WeightLoader& loader, const std::string& name,
       latent_(options.latent),
       num_heads_(loader.shard(options.num_heads).count),
       scale_(options.scale),
-      in_proj_(loader, in_parts(loader, name, options), options.hidden_size, options.has_bias),
+      in_proj_(loader, in_parts(loader, name, options), options.hidden_size, options.has_bias,
+               kLatentRole),
       q_proj_(load_q_proj(loader, name, options)),
       kv_norm_(loader, name + ".kv_a_layernorm", options.latent.kv_rank,
                {.eps = options.latent.norm_eps}),

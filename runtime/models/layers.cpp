@@ -138,6 +138,7 @@ struct RowsOf {
   std::string_view name;
   std::int64_t num_rows = 0;
   Slice rows;
+  bool has_bias = true;
 };
 std::vector<WeightLoader::Part> parts_of(const std::string& layer, std::string_view fused_name,
                                          const std::vector<RowsOf>& matrices) {
@@ -151,6 +152,7 @@ std::vector<WeightLoader::Part> parts_of(const std::string& layer, std::string_v
     else
       parts.push_back(
           {named(layer, fused_name), all_rows, {first_row + matrix.rows.begin, matrix.rows.count}});
+    parts.back().has_bias = matrix.has_bias;
     first_row += matrix.num_rows;
   }
   return parts;
@@ -166,7 +168,7 @@ std::vector<WeightLoader::Part> qkv_parts(const WeightLoader& loader, const std:
   const bool has_all = whole.whole_qk_norm;
   return parts_of(name, whole.names.qkv,
                   {{whole.names.q, q_rows, has_all ? Slice{0, q_rows} : loader.shard(q_rows)},
-                   {whole.names.k, kv_rows, has_all ? Slice{0, kv_rows} : kv_slice},
+                   {whole.names.k, kv_rows, has_all ? Slice{0, kv_rows} : kv_slice, whole.k_bias},
                    {whole.names.v, kv_rows, kv_slice}});
 }
 

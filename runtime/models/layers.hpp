@@ -256,6 +256,7 @@ struct AttentionOptions {
   std::int32_t local_chunk = 0;  ///< AttentionArgs::local_chunk
   bool has_sinks = false;        ///< AttentionArgs::sinks: the vector `sinks`
   bool qkv_bias = false;
+  bool k_bias = true;  ///< where q and v have biases
   bool output_bias = false;
   bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
   bool whole_qk_norm = false;         ///< RMSNorm on all heads of q together, and of k

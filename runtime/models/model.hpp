@@ -25,7 +25,9 @@ namespace troupe {
 struct ForwardBatch {
   /// What the attention layers of one KV-cache group share.
   struct Group {
-    const std::int64_t* slots = nullptr;         ///< [num_tokens]: where K and V go
+    /// [num_tokens]: where K and V go; of cross attention [encoder_inputs.rows.size()].
+    const std::int64_t* slots = nullptr;
+    std::size_t num_slots = 0;
     const std::int32_t* block_tables = nullptr;  ///< [rows, block_table_stride]
     std::int64_t block_table_stride = 0;
     const std::size_t* num_blocks = nullptr;  ///< [rows]: of each row, those that are used
@@ -44,6 +46,17 @@ struct ForwardBatch {
     ConstMatrix outputs;                   ///< [num_rows, hidden_size], in the device's memory
   };
 
+  /// Of models whose tokens attend to what an encoder made of their request's input.
+  struct EncoderInputs {
+    std::span<const std::int32_t> rows;  ///< of `outputs`: what the step adds to the cache
+    ConstMatrix outputs;                 ///< [num_rows, hidden_size], in the device's memory
+    /// For kernels, to which each token is the last of a sequence of its own, of the encoder's
+    /// rows.
+    std::span<const std::int32_t> starts;      ///< [num_tokens + 1]: 0, 1, 2, ...
+    std::span<const std::int32_t> lens;        ///< [num_tokens]: rows of the token's input
+    std::span<const std::int32_t> table_rows;  ///< [num_tokens]: as block_table_rows
+  };
+
   std::span<const TokenId> token_ids;             ///< [num_tokens]
   std::span<const std::int32_t> positions;        ///< [num_tokens]
   std::span<const std::int32_t> query_start_loc;  ///< [num_seqs + 1]
@@ -56,6 +69,7 @@ struct ForwardBatch {
   const std::uint64_t* block_table_row_ids = nullptr;
   std::span<const Group> groups;
   InputEmbeddings input_embeddings;
+  EncoderInputs encoder_inputs;
   /// As AttentionArgs has them; empty: all is causal. A span is never cut: what of it the batch
   /// computes includes its end.
   std::span<const TwoWaySpan> two_way_spans;

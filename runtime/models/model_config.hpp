@@ -148,6 +148,17 @@ struct VisionConfig {
   }
 };
 
+/// An encoder of sounds: two convolutions and a transformer.
+struct SpeechConfig {
+  std::int64_t num_mels = 0;
+  std::int64_t num_rows = 0;  ///< of its hidden states: of half as many as frames
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t intermediate_size = 0;
+  float layer_norm_eps = 1e-5f;
+  Gelu activation = Gelu::kErf;
+};
+
 /// From an encoder's hidden states to a decoder's embeddings: two layers, an activation between.
 struct ProjectorConfig {
   Gelu activation = Gelu::kErf;
@@ -208,6 +219,7 @@ struct ModelConfig {
   std::optional<StateSpaceConfig> state_space;
   std::optional<FalconMultipliers> falcon;
   std::optional<VisionConfig> vision;        ///< none: it has no encoder of pictures
+  std::optional<SpeechConfig> speech;        ///< of those that write down what they hear
   std::optional<ProjectorConfig> projector;  ///< of those that have one of this kind
   std::optional<ImageTokens> image_tokens;   ///< where there is `vision`
   QuantizationConfig quantization;

@@ -34,6 +34,7 @@ namespace troupe {
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
   ARCHITECTURE(kLlava)                     \
+  ARCHITECTURE(kWhisper)                   \
   ARCHITECTURE(kBert)
 
 #define TROUPE_DECLARE(name) extern const RegisteredArchitecture name;

@@ -162,7 +162,9 @@ RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
     parameters = scaling;
     key = "rope_scaling";
   }
-  const double partial = fields.number("partial_rotary_factor", family.default_part);
+  const double partial = family.overrides_part
+                             ? family.default_part
+                             : fields.number("partial_rotary_factor", family.default_part);
   if (family.rotates_part) rope.partial_rotary_factor = partial;
   rope.pairs_neighbours = family.pairs_neighbours;
   RopeLengths lengths{.trained = trained_positions, .original = family.default_original};

@@ -23,6 +23,7 @@ struct RopeFamily {
   double default_theta = 1e4;
   bool rotates_part = false;  ///< partial_rotary_factor is followed; else whole heads are rotated
   double default_part = 1;
+  bool overrides_part = false;    ///< default_part, whatever stands beside the parameters
   bool pairs_neighbours = false;  ///< RopeConfig::pairs_neighbours
   /// Phi-3: the types "su" and "yarn" are longrope, which is the only one that scales.
   bool scales_by_longrope_alone = false;

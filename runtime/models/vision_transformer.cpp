@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "runtime/base/check.hpp"
+#include "runtime/models/encoder_layers.hpp"
 #include "runtime/models/quantize.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr std::int64_t kBlockSize = 16;
-constexpr std::string_view kWhat = "weights";
 /// On the CPU. So many rows keep its units busy, and take it some tens of milliseconds at most.
 constexpr std::int64_t kMaxRowsPerPart = 256;
 
@@ -32,23 +32,6 @@ Linear load_patch_embedding(WeightLoader& loader, const std::string& name,
   return Linear(loader, {part}, num_cols, config.has_patch_bias, MatrixRole::kEncoder);
 }
 
-/// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros
-/// change no sum.
-std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, ComputeMode mode) {
-  constexpr std::int64_t kUnit = 32;
-  const bool may_have_unit = device.isa_name() == "avx512" || device.isa_name() == "amx";
-  if (mode == ComputeMode::kF32 || !may_have_unit) return head_dim;
-  return (head_dim + kUnit - 1) / kUnit * kUnit;
-}
-
-template <class T>
-DeviceArray<T> upload(Device& device, WeightLoader& loader, std::vector<T> values) {
-  auto uploaded = device.upload(std::move(values), kWhat);
-  if (uploaded.ok()) return std::move(uploaded).value();
-  loader.fail(uploaded.error().code, uploaded.error().message);
-  return {};
-}
-
 DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const std::string& name,
                                   const VisionConfig& config) {
   std::vector<float> rows =
@@ -57,7 +40,7 @@ DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const st
     const std::vector<float> token = loader.values(name + "class_embedding", config.hidden_size);
     std::ranges::transform(token, rows, rows.begin(), std::plus<float>());
   }
-  return upload(device, loader, std::move(rows));
+  return upload_weights(device, loader, std::move(rows));
 }
 
 std::optional<LayerNorm> load_norm(bool is_there, WeightLoader& loader, const std::string& name,
@@ -110,16 +93,16 @@ VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
                       "a picture's hidden states");
   std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
   std::iota(slots.begin(), slots.end(), 0);
-  slots_ = upload(device, loader, std::move(slots));
+  slots_ = upload_weights(device, loader, std::move(slots));
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
-  block_table_ = upload(device, loader, std::move(blocks));
+  block_table_ = upload_weights(device, loader, std::move(blocks));
   const auto size = static_cast<std::int32_t>(num_rows);
   const auto part = static_cast<std::int32_t>(rows_per_part_);
   const std::int32_t last = size - static_cast<std::int32_t>(num_parts() - 1) * part;
-  sequence_ = upload(device, loader, std::vector<std::int32_t>{0, part, 0, last, size});
-  span_start_loc_ = upload(device, loader, std::vector<std::int32_t>{0, 1});
-  span_ = upload(device, loader, std::vector<TwoWaySpan>{{0, size}});
+  sequence_ = upload_weights(device, loader, std::vector<std::int32_t>{0, part, 0, last, size});
+  span_start_loc_ = upload_weights(device, loader, std::vector<std::int32_t>{0, 1});
+  span_ = upload_weights(device, loader, std::vector<TwoWaySpan>{{0, size}});
 }
 
 VisionTransformer::Layer VisionTransformer::load_layer(WeightLoader& loader,

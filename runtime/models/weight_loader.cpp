@@ -458,6 +458,10 @@ DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
   std::vector<float> all;
   for (const Part& part : parts) {
     const std::int64_t num_stored = part.row_padding.stored(part.num_rows);
+    if (!part.has_bias) {
+      all.resize(all.size() + static_cast<std::size_t>(part.rows.count));
+      continue;
+    }
     const Layout layout = part.bias_layout.value_or(Layout{.shape = {num_stored}});
     const Checkpoint::Tensor* tensor =
         find(part.name + (layout.has_suffix ? ".bias" : "_bias"), layout.shape);

@@ -142,6 +142,7 @@ class WeightLoader {
     std::optional<Layout> bias_layout = std::nullopt;
     HeadPadding row_padding = {};
     HeadPadding col_padding = {};
+    bool has_bias = true;  ///< else its biases are zeros
   };
   /// Those rows and columns of the matrices of `parts` ([num_rows, num_cols] each), under each
   /// other, as one. Several parts in a row may be rows of the same matrix. Only their bytes of the

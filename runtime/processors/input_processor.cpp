@@ -8,6 +8,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/request_time.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/scheduler/work_queue.hpp"
 #include "runtime/structured_output/grammar_cache.hpp"
@@ -174,6 +175,15 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
 RenderReply InputProcessor::render(const RenderRequest& request,
                                    const InputContext& context) const {
   RenderReply reply;
+  if (const auto* chat = std::get_if<ChatPrompt>(&request.prompt);
+      chat != nullptr && options_.speech != nullptr) {
+    Result<std::string> windows = options_.speech->cut(*chat);
+    if (windows.ok())
+      reply.text = std::move(windows).value();
+    else
+      reply.error = windows.error();
+    return reply;
+  }
   auto prompt = tokenize(request.prompt, context, /*must_fit=*/false);
   if (!prompt.ok()) {
     reply.error = std::move(prompt).error();
@@ -220,6 +230,7 @@ Error InputProcessor::with_limit(Error error) const {
 Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Prompt& prompt,
                                                                      const InputContext& context,
                                                                      bool must_fit) const {
+  if (options_.speech != nullptr) return tokenize_speech(prompt, context);
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
     return TokenizedPrompt{.token_ids = tokens->token_ids};
   }
@@ -241,6 +252,22 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   ASSIGN_OR_RETURN(auto ids,
                    tokenizer_->encode(rendered.text, chat.add_special_tokens, context.limits));
   return TokenizedPrompt{.token_ids = std::move(ids), .text = std::move(rendered.text)};
+}
+
+Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_speech(
+    const Prompt& prompt, const InputContext& context) const {
+  const auto* const chat = std::get_if<ChatPrompt>(&prompt);
+  if (chat == nullptr) return not_speech();
+  ASSIGN_OR_RETURN(const SpeechTask task, parse_speech_prompt(*chat));
+  std::vector<TokenId> previous;
+  if (!task.previous_text.empty()) {
+    ASSIGN_OR_RETURN(previous, tokenizer_->encode(task.previous_text, false, context.limits));
+  }
+  ASSIGN_OR_RETURN(SpeechInputs::Expanded expanded,
+                   options_.speech->expand(task, std::move(previous)));
+  TokenizedPrompt tokenized{.token_ids = std::move(expanded.token_ids)};
+  tokenized.items.push_back(std::move(expanded.item));
+  return tokenized;
 }
 
 Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(

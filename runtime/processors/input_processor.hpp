@@ -18,6 +18,7 @@ namespace troupe {
 
 class GrammarCache;
 class PictureInputs;
+class SpeechInputs;
 
 /// Model properties that the InputProcessor needs besides the tokenizer.
 struct InputProcessorOptions {
@@ -33,7 +34,9 @@ struct InputProcessorOptions {
   double max_input_time_s = 0;                    ///< for one prompt; 0: no limit
   std::shared_ptr<GrammarCache> grammars;         ///< null: structured output is not offered
   std::shared_ptr<const PictureInputs> pictures;  ///< null: the model takes text alone
-  bool is_pooling = false;                        ///< requests are for embeddings, else for text
+  /// Null: it does not write down sounds; else it does nothing else.
+  std::shared_ptr<const SpeechInputs> speech;
+  bool is_pooling = false;  ///< requests are for embeddings, else for text
 };
 
 /// The size of the texts to render and tokenize.
@@ -98,6 +101,7 @@ class InputProcessor {
                                        bool must_fit) const;
   Result<TokenizedPrompt> tokenize_with_pictures(RenderedChat rendered, const ChatPrompt& chat,
                                                  const InputContext& context, bool must_fit) const;
+  Result<TokenizedPrompt> tokenize_speech(const Prompt& prompt, const InputContext& context) const;
   /// The last tokens are kept; num_kept -1: as many as leave room for those that are generated.
   Result<void> truncate(TokenizedPrompt& prompt, std::int32_t num_kept,
                         std::int32_t num_generated) const;

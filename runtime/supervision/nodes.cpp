@@ -28,8 +28,8 @@ std::string milliseconds(double seconds) {
 /// Something runs in it, or is to.
 bool Supervision::is_needed(const NodeSlot& slot) const {
   if (slot.config.has(Role::kFrontend) || slot.config.has(Role::kRequestRouter)) return true;
-  const bool is_there = !slot.config.optional || slot.node != kNobody;
-  if (slot.config.has(Role::kEncoder) && is_there) return true;
+  // An encoder alone.
+  if (slot.config.serves_all_groups()) return !slot.config.optional || slot.node != kNobody;
   const auto& groups = slot.config.groups;
   return std::any_of(groups.begin(), groups.end(), [&](std::int32_t group) {
     return groups_[static_cast<std::size_t>(group)].state != GroupState::kAbsent;

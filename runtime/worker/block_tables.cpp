@@ -17,11 +17,11 @@ std::uint64_t next_row_id() noexcept {
 }  // namespace
 
 BlockTables::BlockTables(const std::vector<GroupBlockSizes>& groups) {
-  for (const auto& [block, kernel, has_states] : groups) {
+  for (const auto& [block, kernel, content] : groups) {
     CHECK(kernel > 0 && block > 0 && block % kernel == 0, block, kernel);
     groups_.push_back({.block_size = kernel,
                        .kernel_blocks_per_block = block / kernel,
-                       .has_states = has_states,
+                       .content = content,
                        .stride = 0,
                        .blocks = {},
                        .num_blocks = {}});
@@ -91,7 +91,8 @@ std::span<const BlockId> BlockTables::blocks(std::int32_t row, std::size_t group
 std::int64_t BlockTables::num_slots(std::int32_t row) const noexcept {
   std::int64_t num_slots = std::numeric_limits<std::int64_t>::max();
   for (std::size_t g = 0; g < groups_.size(); ++g)
-    num_slots = std::min(num_slots, std::ssize(blocks(row, g)) * groups_[g].block_size);
+    if (groups_[g].content != BlockContent::kEncoder)
+      num_slots = std::min(num_slots, std::ssize(blocks(row, g)) * groups_[g].block_size);
   return num_slots;
 }
 

@@ -9,15 +9,23 @@
 
 namespace troupe {
 
+/// What the blocks of a KV-cache group hold.
+enum class BlockContent : std::uint8_t {
+  kTokens,   ///< keys and values of tokens
+  kStates,   ///< states behind tokens
+  kEncoder,  ///< keys and values of an encoder's rows
+};
+
 /// Of a KV-cache group, in tokens.
 struct GroupBlockSizes {
   std::int32_t block = 0;   ///< the KVCacheManager's
   std::int32_t kernel = 0;  ///< the kernels': divides `block`
-  bool has_states = false;  ///< of layers whose blocks hold states
+  BlockContent content = BlockContent::kTokens;
 
   GroupBlockSizes(std::int32_t size) : block(size), kernel(size) {}
-  GroupBlockSizes(std::int32_t block_size, std::int32_t kernel_size, bool states = false)
-      : block(block_size), kernel(kernel_size), has_states(states) {}
+  GroupBlockSizes(std::int32_t block_size, std::int32_t kernel_size,
+                  BlockContent block_content = BlockContent::kTokens)
+      : block(block_size), kernel(kernel_size), content(block_content) {}
 };
 
 /// Owns, per KV-cache group, an array of rows: one row per request, with the blocks of its tokens
@@ -44,8 +52,8 @@ class BlockTables {
   [[nodiscard]] std::int32_t block_size(std::size_t group) const noexcept {
     return groups_[group].block_size;
   }
-  [[nodiscard]] bool has_states(std::size_t group) const noexcept {
-    return groups_[group].has_states;
+  [[nodiscard]] BlockContent content(std::size_t group) const noexcept {
+    return groups_[group].content;
   }
   /// [rows, stride(group)], until the next change.
   [[nodiscard]] const BlockId* data(std::size_t group) const noexcept {
@@ -63,14 +71,14 @@ class BlockTables {
   [[nodiscard]] const std::uint64_t* row_ids() const noexcept { return row_ids_.data(); }
   /// Of one row.
   [[nodiscard]] std::span<const BlockId> blocks(std::int32_t row, std::size_t group) const noexcept;
-  /// How many tokens of a row's sequence there are slots for, in every group.
+  /// How many tokens of a row's sequence there are slots for, in every group that has some.
   [[nodiscard]] std::int64_t num_slots(std::int32_t row) const noexcept;
 
  private:
   struct Group {
     std::int32_t block_size = 0;
     std::int32_t kernel_blocks_per_block = 1;
-    bool has_states = false;
+    BlockContent content = BlockContent::kTokens;
     std::size_t stride = 0;
     std::vector<BlockId> blocks;          // [num_rows_, stride]
     std::vector<std::size_t> num_blocks;  // of each row

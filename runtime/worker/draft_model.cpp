@@ -18,12 +18,14 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
       limit != 0 && limit < max_model_len)
     return refuse("its max_model_len is " + std::to_string(limit) +
                   ", it must be at least the model's, " + std::to_string(max_model_len));
+  ParallelConfig parallel = options.parallel;
+  parallel.expert_parallel = false;  // a draft model may have no experts
   auto loaded = load_model(name, device,
                            {.dtype = options.dtype,
                             .quantization = options.speculative.draft_quantization,
                             .packed_weights_dir = options.packed_weights_dir,
                             .max_model_len = max_model_len,
-                            .parallel = options.parallel},
+                            .parallel = parallel},
                            progress);
   if (!loaded.ok())
     return Error{loaded.error().code, "draft model " + name + ": " + loaded.error().message};

@@ -21,6 +21,9 @@ void FlatBatch::clear() {
   span_start_loc_.assign(1, 0);
   embedded_tokens_.clear();
   embedding_rows_.clear();
+  encoder_rows_.clear();
+  encoder_lens_.clear();
+  token_table_rows_.clear();
   for (GroupArrays& arrays : arrays_) {
     arrays.slots.clear();
     arrays.states_before.clear();
@@ -45,6 +48,13 @@ void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::in
   spans_.insert(spans_.end(), extras.spans.begin(), extras.spans.end());
   span_start_loc_.push_back(static_cast<std::int32_t>(spans_.size()));
   adapter_ids_.push_back(extras.adapter_id);
+  encoder_rows_.insert(encoder_rows_.end(), extras.encoder_rows.begin(), extras.encoder_rows.end());
+  if (extras.num_encoder_rows > 0) {
+    encoder_lens_.insert(encoder_lens_.end(), tokens.size(), extras.num_encoder_rows);
+    token_table_rows_.insert(token_table_rows_.end(), tokens.size(), table_row);
+    while (std::ssize(encoder_starts_) <= std::ssize(encoder_lens_))
+      encoder_starts_.push_back(static_cast<std::int32_t>(encoder_starts_.size()));
+  }
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   for (std::int32_t position = begin; position < end; ++position) positions_.push_back(position);
   query_start_loc_.push_back(query_start_loc_.back() + end - begin);
@@ -54,11 +64,19 @@ void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::in
   for (std::size_t g = 0; g < arrays_.size(); ++g) {
     const std::span<const BlockId> blocks = tables_->blocks(table_row, g);
     const std::int32_t block_size = tables_->block_size(g);
-    for (std::int32_t position = begin; position < end; ++position) {
+    const bool is_encoder = tables_->content(g) == BlockContent::kEncoder;
+    const auto num_new_rows = static_cast<std::int32_t>(extras.encoder_rows.size());
+    const auto first_slot = is_encoder ? 0 : begin;
+    const auto end_slot = is_encoder ? num_new_rows : end;
+    for (std::int32_t position = first_slot; position < end_slot; ++position) {
       const std::int64_t block = blocks[static_cast<std::size_t>(position / block_size)];
       arrays_[g].slots.push_back(block * block_size + position % block_size);
     }
-    if (tables_->has_states(g)) add_states(blocks, block_size, begin, end, extras, arrays_[g]);
+    if (is_encoder)
+      CHECK(extras.num_encoder_rows <= std::ssize(blocks) * block_size, extras.num_encoder_rows,
+            blocks.size());
+    if (tables_->content(g) == BlockContent::kStates)
+      add_states(blocks, block_size, begin, end, extras, arrays_[g]);
   }
 }
 
@@ -89,10 +107,11 @@ void FlatBatch::add_states(std::span<const BlockId> blocks, std::int32_t block_s
 ForwardBatch FlatBatch::view(ConstMatrix outputs) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g] = {.slots = arrays_[g].slots.data(),
+                  .num_slots = arrays_[g].slots.size(),
                   .block_tables = tables_->data(g),
                   .block_table_stride = tables_->stride(g),
                   .num_blocks = tables_->num_blocks(g)};
-    if (!tables_->has_states(g)) continue;
+    if (tables_->content(g) != BlockContent::kStates) continue;
     groups_[g].states_before = arrays_[g].states_before.data();
     groups_[g].states_after = arrays_[g].states_after.data();
   }
@@ -106,6 +125,11 @@ ForwardBatch FlatBatch::view(ConstMatrix outputs) {
       .block_table_row_ids = tables_->row_ids(),
       .groups = groups_,
       .input_embeddings = {.tokens = embedded_tokens_, .rows = embedding_rows_, .outputs = outputs},
+      .encoder_inputs = {.rows = encoder_rows_,
+                         .outputs = outputs,
+                         .starts = std::span(encoder_starts_).first(encoder_lens_.size() + 1),
+                         .lens = encoder_lens_,
+                         .table_rows = token_table_rows_},
       .two_way_spans = spans_,
       .span_start_loc = span_start_loc_,
       .adapter_ids = adapter_ids_};

@@ -27,6 +27,8 @@ class FlatBatch {
     std::span<const std::int32_t> embedded_tokens;  ///< indices among the tokens, ascending
     std::span<const std::int32_t> embedding_rows;   ///< for each of these, of the outputs
     std::int32_t adapter_id = 0;
+    std::span<const std::int32_t> encoder_rows;  ///< of the outputs: input that is new in the step
+    std::int32_t num_encoder_rows = 0;           ///< of the request's input; 0: it has none
     std::int32_t num_drafts = 0;  ///< of the tokens, the last ones: they may not count
     /// The sequence's step before this one: where it ended, drafts included, and how many of its
     /// tokens were drafts. 0: there is none, and states come from the prefix cache.
@@ -74,6 +76,10 @@ class FlatBatch {
   std::vector<std::int32_t> span_start_loc_ = {0};
   std::vector<std::int32_t> embedded_tokens_;
   std::vector<std::int32_t> embedding_rows_;
+  std::vector<std::int32_t> encoder_rows_;
+  std::vector<std::int32_t> encoder_starts_ = {0};  // 0, 1, 2, ...: of the largest batch so far
+  std::vector<std::int32_t> encoder_lens_;
+  std::vector<std::int32_t> token_table_rows_;
   std::vector<GroupArrays> arrays_;  // per group
   std::vector<ForwardBatch::Group> groups_;
 };

@@ -55,9 +55,10 @@ std::vector<const MultiModalFeature*> InputBatch::needed_items() const {
   for (const Row& row : rows_) {
     const std::int32_t begin = row.request->num_computed_tokens;
     for (const MultiModalFeature& item : row.request->items) {
-      bool is_needed = false;
-      for_each_embedding(item, begin, begin + row.num_tokens,
-                         [&](std::int32_t, std::int32_t) { is_needed = true; });
+      bool is_needed = options_.encoder_decoder && begin == 0;
+      if (!options_.encoder_decoder)
+        for_each_embedding(item, begin, begin + row.num_tokens,
+                           [&](std::int32_t, std::int32_t) { is_needed = true; });
       if (is_needed) needed.push_back(&item);
     }
   }
@@ -205,12 +206,23 @@ void InputBatch::build(std::int64_t vocab_size, const EncoderOutputs* outputs) {
     });
     embedded_tokens_.clear();
     embedding_rows_.clear();
-    if (outputs != nullptr) find_embeddings(row, *outputs);
+    std::span<const std::int32_t> encoder_rows;
+    std::int32_t num_encoder_rows = 0;
+    if (options_.encoder_decoder) {
+      for (const MultiModalFeature& item : row.request->items) {  // there is one
+        num_encoder_rows = item.length;
+        if (begin == 0) encoder_rows = outputs->rows_of(item.identifier);
+      }
+    } else if (outputs != nullptr) {
+      find_embeddings(row, *outputs);
+    }
     flat_.add(row_token_ids_, begin, row.request->table_row, row.num_outputs,
               {.spans = {first, end},
                .embedded_tokens = embedded_tokens_,
                .embedding_rows = embedding_rows_,
                .adapter_id = row.request->adapter_id,
+               .encoder_rows = encoder_rows,
+               .num_encoder_rows = num_encoder_rows,
                .num_drafts = static_cast<std::int32_t>(row.drafts.size()),
                .previous_end = row.previous_end,
                .previous_drafts = row.previous_drafts});

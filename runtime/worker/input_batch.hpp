@@ -78,6 +78,8 @@ class InputBatch {
     /// 0: no limit.
     std::int32_t max_two_way_span = 0;
     bool is_encoder = false;  ///< Model::is_encoder
+    /// A request's item is what its tokens attend to, and no token stands for it.
+    bool encoder_decoder = false;
     PoolingType pooling = PoolingType::kNone;
   };
   /// block_sizes: per KV-cache group.

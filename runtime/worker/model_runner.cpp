@@ -35,6 +35,16 @@ std::vector<LayerCacheSpec> cache_specs(const Model& model, DType model_dtype,
   return specs;
 }
 
+BlockContent block_content(const KVCacheSpec& spec) {
+  if (spec.is<MambaSpec>()) return BlockContent::kStates;
+  return spec.is<CrossAttentionSpec>() ? BlockContent::kEncoder : BlockContent::kTokens;
+}
+
+bool has_cross_attention(const std::vector<LayerCacheSpec>& specs) {
+  return std::ranges::any_of(
+      specs, [](const LayerCacheSpec& layer) { return layer.spec.is<CrossAttentionSpec>(); });
+}
+
 /// Of all layers; 0: none has a window.
 std::int32_t smallest_window(const ModelConfig& config) {
   std::int32_t smallest = 0;
@@ -248,7 +258,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
     block_sizes.push_back(
-        {group.spec.block_size, kernel_block_size(group.spec), group.spec.is<MambaSpec>()});
+        {group.spec.block_size, kernel_block_size(group.spec), block_content(group.spec)});
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       if (!is_here(group.layers[i])) continue;
       LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));
@@ -272,6 +282,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
                  InputBatch::Options{.two_way_items = loaded_.model->sees_items_both_ways(),
                                      .max_two_way_span = smallest_window(loaded_.config),
                                      .is_encoder = loaded_.model->is_encoder(),
+                                     .encoder_decoder = has_cross_attention(specs),
                                      .pooling = pooler_.type});
   if (draft_model_ != nullptr) {
     const std::size_t num_own =
@@ -323,6 +334,8 @@ Result<void> ModelRunner::run_warm_up_steps() {
   for (const KVCacheGroup& group : cache_config_.groups)
     num_tokens = std::min(num_tokens, std::int64_t{num_blocks} * group.spec.block_size - 1);
   if (num_tokens < 1) return {};
+  for (const KVCacheGroup& group : cache_config_.groups)
+    if (group.spec.is<CrossAttentionSpec>()) return {};  // there is no input to attend to
 
   NewRequestData request{.id = kWarmUpRequest,
                          .token_ids = std::vector<TokenId>(static_cast<std::size_t>(num_tokens)),

@@ -186,6 +186,48 @@ struct Mlp {
   Biases biases;
 };
 
+BOOST_AUTO_TEST_CASE(an_update_counts_like_a_bias_of_each_row_and_the_activations_are_left) {
+  for (const OpTable* ops : all_backends()) {
+    for (const Format& format : kFormats) {
+      const std::int64_t in = 64;
+      const std::int64_t hidden = 96;
+      const std::int64_t num_rows = is_emulated(*ops) ? 3 : 37;
+      Mlp mlp(*ops, format.spec, in, hidden, 48, 4);
+      const Floats x = random_floats(num_rows * in, 9);
+      const Floats expected = mlp.run(matrix(x, num_rows, in), Activation::kSilu);
+      Floats update;
+      for (std::int64_t row = 0; row < num_rows; ++row)
+        update.insert(update.end(), mlp.biases.gate_up.begin(), mlp.biases.gate_up.end());
+      const auto run = [&](Matrix left) {
+        Floats out(static_cast<std::size_t>(num_rows * 48));
+        const WeightSpec& gate_up = mlp.gate_up.weight().spec;
+        const WeightSpec& down = mlp.down.weight().spec;
+        const TestContext context(ops->gated_mlp_workspace_bytes(gate_up, down, num_rows));
+        ops->gated_mlp(context, {.x = matrix(x, num_rows, in),
+                                 .gate_up = mlp.gate_up.weight(),
+                                 .down = mlp.down.weight(),
+                                 .down_bias = mlp.biases.down.data(),
+                                 .out = matrix(out, num_rows, 48),
+                                 .gate_up_update = matrix(update, num_rows, 2 * hidden),
+                                 .hidden = left});
+        return out;
+      };
+      Floats left(static_cast<std::size_t>(num_rows * hidden), -9.0f);
+      BOOST_CHECK_MESSAGE(run({}) == expected, ops->name << ", " << format.name);
+      BOOST_CHECK_MESSAGE(run(matrix(left, num_rows, hidden)) == expected,
+                          ops->name << ", " << format.name);
+      // The second product of what is left: unrounded, so that only the formats differ.
+      Floats again(static_cast<std::size_t>(num_rows * 48));
+      const TestContext context(ops->matmul_workspace_bytes(mlp.down.weight().spec, num_rows));
+      ops->matmul(context, {.x = matrix(left, num_rows, hidden),
+                            .weight = mlp.down.weight(),
+                            .bias = mlp.biases.down.data(),
+                            .out = matrix(again, num_rows, 48)});
+      BOOST_CHECK_MESSAGE(again == expected, ops->name << ", " << format.name);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(an_mlp_has_the_bits_of_its_parts_one_after_the_other) {
   for (const OpTable* ops : all_backends()) {
     for (const Format& format : kFormats) {

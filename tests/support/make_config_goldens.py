@@ -32,6 +32,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "golden" / "configs"
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY, POSITIONS = 4, 32, 48, 4, 2, 96, 4096
 NUM_EXPERTS, EXPERT_INNER = 4, 24
+STATE_HEADS, STATE_HEAD_DIM, STATE_SIZE = 8, 8, 8
 PROMPT = [int(x) for x in numpy.random.default_rng(3).integers(0, VOCABULARY, 48)]
 ABSENT = "(absent)"
 
@@ -66,6 +67,17 @@ BASES = {
     "qwen2_moe": dict(COMMON, architectures=["Qwen2MoeForCausalLM"], model_type="qwen2_moe", hidden_act="silu",
                       num_experts=4, num_experts_per_tok=2, moe_intermediate_size=EXPERT_INNER,
                       shared_expert_intermediate_size=INNER),
+    "mamba2": dict(architectures=["Mamba2ForCausalLM"], model_type="mamba2", hidden_size=HIDDEN, num_hidden_layers=LAYERS,
+                   vocab_size=VOCABULARY, num_heads=STATE_HEADS, head_dim=STATE_HEAD_DIM, state_size=STATE_SIZE, n_groups=2,
+                   conv_kernel=4, expand=2, chunk_size=16, torch_dtype="bfloat16"),
+    "bamba": dict(COMMON, architectures=["BambaForCausalLM"], model_type="bamba", attn_layer_indices=[1, 3],
+                  mamba_n_heads=STATE_HEADS, mamba_d_head=STATE_HEAD_DIM, mamba_d_state=STATE_SIZE, mamba_n_groups=2,
+                  mamba_chunk_size=16),
+    "falcon_h1": dict(COMMON, architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", mamba_d_ssm=2 * HIDDEN,
+                      mamba_n_heads=STATE_HEADS, mamba_d_head=STATE_HEAD_DIM, mamba_d_state=STATE_SIZE, mamba_n_groups=2,
+                      mamba_chunk_size=16, mamba_rms_norm=True, mamba_norm_before_gate=False, embedding_multiplier=2.0,
+                      key_multiplier=0.5, lm_head_multiplier=0.5, ssm_multipliers=[0.7, 0.9, 0.4, 0.5, 0.35],
+                      mlp_multipliers=[0.8, 0.6]),
     "gpt_oss": dict(COMMON, architectures=["GptOssForCausalLM"], model_type="gpt_oss", head_dim=8, sliding_window=8,
                     num_local_experts=4, num_experts_per_tok=2, pad_token_id=0),
     "llama4": dict(COMMON, architectures=["Llama4ForCausalLM"], model_type="llama4_text", head_dim=8,
@@ -84,6 +96,7 @@ EXPERTS = {"mixtral": ("block_sparse_moe", ("w1", "w3", "w2"), INNER),
            "qwen2_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER),
            "deepseek_v3": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER)}
 GEMMAS = ("gemma2", "gemma3")
+STATES = ("mamba2", "bamba", "falcon_h1")
 NORMS = {"gemma2": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
          "gemma3": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
          "olmo2": ["post_feedforward_layernorm"], "glm4": ["post_self_attn_layernorm", "post_mlp_layernorm"]}
@@ -139,6 +152,41 @@ def weights(family):
     return tensors
 
 
+def state_weights(family):
+    """Of families with state spaces; of Bamba each layer has both mixers."""
+    random = numpy.random.default_rng(ord(family[0]))
+    names = {"mamba2": ("backbone.", "embeddings", "norm_f"), "bamba": ("model.", "embed_tokens", "final_layernorm"),
+             "falcon_h1": ("model.", "embed_tokens", "final_layernorm")}[family]
+
+    def normal(shape, deviation, mean=0.0):
+        values = (random.standard_normal(shape) * deviation + mean).astype(numpy.float32)
+        return torch.from_numpy(values).to(torch.bfloat16)
+
+    inner, groups = STATE_HEADS * STATE_HEAD_DIM, 2 * STATE_SIZE
+    channels, head_dim = inner + 2 * groups, HIDDEN // HEADS
+    tensors = {f"{names[0]}{names[1]}.weight": normal((VOCABULARY, HIDDEN), 1.0),
+               "lm_head.weight": normal((VOCABULARY, HIDDEN), 0.4), f"{names[0]}{names[2]}.weight": normal((HIDDEN,), 0.2, 1.0)}
+    for layer in range(LAYERS):
+        prefix = f"{names[0]}layers.{layer}."
+        mixer = prefix + ("mixer." if family == "mamba2" else "mamba.")
+        sizes = {mixer + "in_proj": (inner + channels + STATE_HEADS, HIDDEN), mixer + "out_proj": (HIDDEN, inner)}
+        if family != "mamba2":
+            sizes |= {prefix + "self_attn." + name: shape for name, shape in {
+                "q_proj": (HEADS * head_dim, HIDDEN), "k_proj": (KV_HEADS * head_dim, HIDDEN),
+                "v_proj": (KV_HEADS * head_dim, HIDDEN), "o_proj": (HIDDEN, HEADS * head_dim)}.items()}
+            sizes |= {prefix + "feed_forward." + name: shape for name, shape in {
+                "gate_proj": (INNER, HIDDEN), "up_proj": (INNER, HIDDEN), "down_proj": (HIDDEN, INNER)}.items()}
+        for name, shape in sizes.items():
+            tensors[name + ".weight"] = normal(shape, shape[1] ** -0.5)
+            tensors[name + ".bias"] = normal((shape[0],), 0.3)
+        tensors |= {mixer + "conv1d.weight": normal((channels, 1, 4), 0.5), mixer + "conv1d.bias": normal((channels,), 0.3),
+                    mixer + "A_log": normal((STATE_HEADS,), 0.5, 0.5), mixer + "D": normal((STATE_HEADS,), 0.5, 1.0),
+                    mixer + "dt_bias": normal((STATE_HEADS,), 1.0), mixer + "norm.weight": normal((inner,), 0.2, 1.0)}
+        for name in ["norm"] if family == "mamba2" else ["input_layernorm", "pre_ff_layernorm"]:
+            tensors[prefix + name + ".weight"] = normal((HIDDEN,), 0.2, 1.0)
+    return tensors
+
+
 def gpt_oss_layer(tensors, prefix, normal):
     """Biases of experts and router, sinks; experts in one tensor."""
     tensors[prefix + "self_attn.sinks"] = normal((HEADS,), 1.0)
@@ -171,7 +219,7 @@ def deepseek_layer(tensors, prefix, normal):
         tensors[prefix + f"self_attn.{name}.bias"] = normal((shape[0],), 0.3)
     for name in ("q_a_layernorm", "kv_a_layernorm"):
         tensors[prefix + f"self_attn.{name}.weight"] = normal((16,), 0.2, 1.0)
-    tensors[prefix + "mlp.gate.e_score_correction_bias"] = normal((NUM_EXPERTS,), 0.3).float()
+    tensors[prefix + "mlp.gate.e_score_correction_bias"] = normal((NUM_EXPERTS,), 0.3)
     for name, rows, cols in (("gate_proj", EXPERT_INNER, HIDDEN), ("up_proj", EXPERT_INNER, HIDDEN),
                              ("down_proj", HIDDEN, EXPERT_INNER)):
         tensors[prefix + f"mlp.shared_experts.{name}.weight"] = normal((rows, cols), cols ** -0.5)
@@ -572,6 +620,49 @@ def family_cases():
     case("qwen2_moe", "layer_types", "layer_types", sliding_window=8, use_sliding_window=True, layer_types=mixed)
 
 
+def state_cases():
+    states = "mamba2 bamba falcon_h1"
+    case(states, "plain", "")
+    case(states, "tied", "tie_word_embeddings", tie_word_embeddings=True)
+    case(states, "another activation", "gelu", refused=True, hidden_act="gelu")
+    case(states, "a time step that has no limit", "time_step_limit", time_step_limit=[0.0, {"__float__": "Infinity"}])
+    case(states, "limits of the time step", "time_step_limit", time_step_limit=[0.2, 0.5])
+    case("mamba2", "another epsilon", "layer_norm_epsilon", layer_norm_epsilon=0.1)
+    case("bamba falcon_h1", "another epsilon", "rms_norm_eps", rms_norm_eps=0.1)
+    case("mamba2", "without the convolution's biases", "use_conv_bias", use_conv_bias=False)
+    case("bamba falcon_h1", "without the convolution's biases", "mamba_conv_bias", mamba_conv_bias=False)
+    case("mamba2", "biases", "use_bias", use_bias=True)
+    case("bamba falcon_h1", "biases of in_proj", "mamba_proj_bias", mamba_proj_bias=True)
+    case("falcon_h1", "biases of out_proj", "projectors_bias", projectors_bias=True)
+    case("bamba falcon_h1", "biases of attention", "attention_bias", attention_bias=True)
+    case("bamba", "biases of the MLP", "mlp_bias", mlp_bias=True)
+    case("falcon_h1", "biases of the MLP beside multipliers", "mlp_bias", refused=True, mlp_bias=True)
+    case("falcon_h1", "biases of the MLP", "mlp_bias", mlp_bias=True, mlp_multipliers=[1.0, 0.5])
+    case("mamba2", "a residual stream of another type", "residual_in_fp32", residual_in_fp32=False)
+    case("mamba2", "the norm before the gate, which it has not", "norm_before_gate", norm_before_gate=True)
+    case("mamba2", "one group", "n_groups", n_groups=1)
+    case("mamba2", "heads that are not as many as the size", "num_heads", num_heads=4)
+    case("bamba falcon_h1", "heads that are not as many as the size", "mamba_n_heads", mamba_n_heads=4)
+    case("mamba2", "another kernel", "conv_kernel", conv_kernel=3)
+    case("bamba falcon_h1", "heads of any size", "mamba_d_head", mamba_d_head="auto")
+    case("falcon_h1", "a size that is not given", "mamba_d_ssm", mamba_d_ssm=None)
+    case("bamba", "no attention", "attn_layer_indices", attn_layer_indices=ABSENT)
+    case("bamba", "attention in other layers", "attn_layer_indices", attn_layer_indices=[0, 2, 9])
+    case("bamba falcon_h1", "another base", "rope_theta", rope_theta=100.0)
+    case("bamba falcon_h1", "linear scaling", "rope_scaling", rope_scaling={"type": "linear", "factor": 2.0})
+    case("bamba", "another part that is rotated", "partial_rotary_factor", partial_rotary_factor=0.25)
+    case("bamba", "parameters with another part", "partial_rotary_factor",
+         rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25})
+    case("falcon_h1", "no norm", "mamba_rms_norm", mamba_rms_norm=False)
+    case("falcon_h1", "the norm before the gate", "mamba_norm_before_gate", mamba_norm_before_gate=True)
+    case("falcon_h1", "the settings of its class", "ssm_multipliers", mamba_rms_norm=ABSENT,
+         mamba_norm_before_gate=ABSENT, ssm_multipliers=ABSENT, mlp_multipliers=ABSENT, key_multiplier=ABSENT,
+         lm_head_multiplier=ABSENT, embedding_multiplier=ABSENT)
+    case("falcon_h1", "all multipliers", "attention_in_multiplier", attention_in_multiplier=0.9,
+         attention_out_multiplier=0.7, ssm_in_multiplier=1.25, ssm_out_multiplier=0.4)
+    case("falcon_h1", "too few multipliers", "ssm_multipliers", ssm_multipliers=[0.5, 0.5])
+
+
 def mixture_cases():
     """gpt-oss, Llama 4, DeepSeek-V3."""
     every = "gpt_oss llama4 deepseek_v3"
@@ -656,19 +747,19 @@ def reference(folder):
     torch.set_num_threads(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                               attn_implementation="eager").eval()
-    rotary = model.model.rotary_emb
-    parameters = model.config.rope_parameters
+    parameters = getattr(model.config, "rope_parameters", {})
     if parameters.get("rope_type") == "longrope" and POSITIONS > parameters["original_max_position_embeddings"]:
         # One set of factors for all positions, by the context that the model serves.
-        rotary.original_inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](
+        model.model.rotary_emb.original_inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](
             model.config, "cpu", seq_len=parameters["original_max_position_embeddings"] + 1)
     ids = torch.tensor([PROMPT])
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits[0]
-        past, rows = None, []
+        past, rows = {}, []
         for begin, end in ((0, 40), (40, 41), (41, 42), (42, 43), (43, 44)):
-            step = model(ids[:, begin:end], past_key_values=past, use_cache=True)
-            past = step.past_key_values
+            past |= {} if "mamba2" in model.config.model_type else {"position_ids": torch.arange(begin, end)[None]}
+            step = model(ids[:, begin:end], use_cache=True, **past)
+            past = {key: step[key] for key in ("cache", "cache_params", "past_key_values") if step.get(key) is not None}
             rows.append(step.logits[0])
     difference = (torch.cat(rows) - logits[:44]).abs().max().item()
     if not difference < 1e-3:
@@ -689,7 +780,7 @@ def main():
     assert stored is None or stored["transformers"] == transformers.__version__, stored["transformers"]
     for family in families:
         path = FOLDER / "weights" / f"{family}.safetensors"
-        save_torch(weights(family), path, metadata={"format": "pt"})
+        save_torch(state_weights(family) if family in STATES else weights(family), path, metadata={"format": "pt"})
         path.chmod(0o644)
     rope_cases()
     gemma_rope_cases()
@@ -697,6 +788,7 @@ def main():
     other_cases()
     experts_cases()
     family_cases()
+    state_cases()
     mixture_cases()
     assert len({entry["name"] for entry in CASES}) == len(CASES)
     plain = {}

@@ -72,7 +72,7 @@ class Driver {
     for (Running& request : running_) {
       if (!request.known && schedule_.share_prefix) adopt_prefix(request);
       std::int32_t num_tokens = std::min(budget, request.num_left());
-      num_tokens = without_cut(request, num_tokens);
+      if (!driven_.encoder_decoder) num_tokens = without_cut(request, num_tokens);
       if (num_tokens == 0) continue;
       if (num_tokens == request.num_left()) {
         if (schedule_.oracle != nullptr) make_drafts(request, budget - num_tokens);
@@ -161,6 +161,9 @@ class Driver {
           block_size);
       if (const auto* states = std::get_if<MambaSpec>(&driven_.cache.groups[group].spec.kind))
         num_blocks += static_cast<std::size_t>(states->num_speculative_blocks);
+      if (driven_.cache.groups[group].spec.is<CrossAttentionSpec>())
+        num_blocks = static_cast<std::size_t>((request.job->items.front().length + block_size - 1) /
+                                              block_size);
       std::vector<BlockId>& blocks = request.blocks[group];
       const std::size_t num_old = blocks.size();
       while (blocks.size() < num_blocks) {
@@ -323,7 +326,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.block_size = options.block_size;
   worker.max_num_seqs = 64;
   worker.max_num_batched_tokens = 2048;
-  worker.encoder_cache_size = 64;
+  worker.encoder_cache_size = 1024;
   worker.adapters = options.adapters;
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::load(worker, {});
   if (!runner.ok()) throw std::runtime_error(runner.error().message);
@@ -331,6 +334,9 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
                       .cache = {},
                       .num_draft_tokens = options.speculative.num_draft_tokens};
   driven.cache = plan_cache(driven.runner->describe().layer_specs(), options.num_blocks);
+  driven.encoder_decoder = std::ranges::any_of(driven.cache.groups, [](const KVCacheGroup& group) {
+    return group.spec.is<CrossAttentionSpec>();
+  });
   const Result<void> initialized = driven.runner->initialize_kv_cache(driven.cache);
   if (!initialized.ok()) throw std::runtime_error(initialized.error().message);
   return driven;

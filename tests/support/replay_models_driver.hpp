@@ -22,6 +22,7 @@ struct DrivenRunner {
   KVCacheConfig cache;
   /// The runner's own drafts are used, and there are slots for so many.
   std::int32_t num_draft_tokens = 0;
+  bool encoder_decoder = false;  ///< a job's item is what its tokens attend to
   std::int64_t num_drafted = 0;
   std::int64_t num_accepted = 0;
 };

@@ -133,8 +133,8 @@ def check_prompts(cases):
     rows = run([BINARY, "render", str(ROOT / "tools" / "demo_model" / "model")],
                [{"messages": messages, "tools": tools, "add_generation_prompt": True} for _, messages, tools, _ in cases])
     wrong = [id for (id, messages, tools, _), row in zip(cases, rows, strict=True)
-             if messages[-1]["content"].strip() not in row.get("text", "")
-             or any(tool["function"]["name"] not in row["text"] for tool in tools)]
+             if messages[-1]["content"].strip() not in row.get("prompt", "")
+             or any(tool["function"]["name"] not in row["prompt"] for tool in tools)]
     print(f"prompts: {len(rows)}, wrong: {len(wrong)} {wrong[:5]}")
     return not wrong
 

@@ -65,6 +65,12 @@ class Client:
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
     def send(self, command, key, value=b"", shape=(0, 0, 0, 0)):
         self.socket.sendall(struct.pack("<9i150s", command, len(value), 1, 3 if value else 2, 0, *shape,
                                         key.encode().ljust(150)) + value)
@@ -107,8 +113,7 @@ class CacheServerTest(unittest.TestCase):
     def test_values_survive_the_server_and_its_limits_hold(self):
         with tempfile.TemporaryDirectory() as folder:
             options = ("--directory", folder, "--max-memory-bytes", "1M", "--max-disk-bytes", "4M")
-            with CacheServer(*options) as server:
-                client = Client(server.port)
+            with CacheServer(*options) as server, Client(server.port) as client:
                 self.assertFalse(client.exists(key(1)))
                 self.assertIsNone(client.get(key(1)))
                 for number in range(60):
@@ -124,21 +129,18 @@ class CacheServerTest(unittest.TestCase):
                 self.assertEqual(server.metric("troupe_cache_connections"), 2)  # this request is one
                 self.assertEqual(server.stop(), 0)
             self.assertLessEqual(sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*.lm")), 4 << 20)
-            with CacheServer(*options) as server:
-                client = Client(server.port)
+            with CacheServer(*options) as server, Client(server.port) as client:
                 for number in range(25, 60):
                     self.assertEqual(client.get(key(number)), value(number), number)
 
     def test_what_a_killed_server_has_written_is_whole(self):
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(4):
-                with CacheServer("--directory", folder) as server:
-                    client = Client(server.port)
+                with CacheServer("--directory", folder) as server, Client(server.port) as client:
                     for number in range(20 + 10 * seed):
                         client.put(key(number % 25), value(number % 25))
                     server.stop(signal.SIGKILL)
-                with CacheServer("--directory", folder) as server:
-                    client = Client(server.port)
+                with CacheServer("--directory", folder) as server, Client(server.port) as client:
                     for number in range(25):
                         self.assertIn(client.get(key(number)), (None, value(number)))
                     self.assertEqual(server.metric("troupe_cache_failed_reads_total"), 0)

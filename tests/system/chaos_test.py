@@ -22,14 +22,14 @@ NUM_STREAMS = 32
 NUM_FAULTS = int(os.environ.get("TROUPE_CHAOS_FAULTS", "20"))
 SEED = int(os.environ.get("TROUPE_CHAOS_SEED", str(random.randrange(1 << 30))))
 NUM_HOST_FAULTS = max(1, NUM_FAULTS // 20)  # each takes as long as ten others
-NUM_GROUP_FAULTS = NUM_FAULTS // 5
+NUM_GROUP_FAULTS = NUM_FAULTS // 6
 SHARE_STOPPED = 0.1  # the others are killed
 TOTAL = types.SimpleNamespace(requests=0, faults=0, lost=0, different=0)  # of all topologies
 
 
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
-        self.check("one-process-per-role.conf", NUM_FAULTS - 4 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
+        self.check("one-process-per-role.conf", NUM_FAULTS - 5 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
         self.check("mixed.conf", NUM_GROUP_FAULTS)

@@ -109,7 +109,8 @@ class Disaggregation(unittest.TestCase):
             front, worker = make_certificates(folder, "front", "worker"), tls_options(folder, "worker")
             more = (*OPTIONS, "--disaggregation-threshold", "1")
             with node_of_second_host("prefill", config, *worker, *more), Server("--config-file", config, *front, *more) as server:
-                wait_until(lambda: server.log().count("engine ready") >= 2, "both groups")
+                wait_until(lambda: all(group["state"] == "serving" for group in json.loads(server.get("/admin/topology"))["groups"]),
+                           "both groups")
                 self.check(server, NUM_PROMPTS * (PROMPT_TOKENS - 1))
                 link("down")
                 self.check(server, 0)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Encoders apart from the workers: where pictures are encoded, and what happens when encoders come and go."""
+import itertools
 import json
 import os
 import pathlib
@@ -57,7 +58,7 @@ class Encoders(unittest.TestCase):
             before = transfers(server)
             self.check(server)
             self.assertEqual(transfers(server)[2], before[2])
-            self.assertEqual(server.log().count("engine restarted"), 1)
+            self.assertEqual(server.log().count("engine restarted"), 0)
 
     def test_without_an_encoder_the_worker_encodes_and_one_may_join_later(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -68,12 +69,14 @@ class Encoders(unittest.TestCase):
                 self.assertEqual(transfers(server)[1], 0)
                 port = re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1)
                 with node_process("encoder-1", file, "--supervisor-port", port, *OPTIONS) as node:
-                    wait_until(lambda: "encoder ready" in server.log(), "the encoder")
+                    others = itertools.count(NUM_PICTURES)
+                    wait_until(lambda: ask(server, next(others)) and transfers(server)[1] > 0, "the encoder to be used")
+                    before = transfers(server)[1]
                     self.assertEqual([ask(server, seed) for seed in (2, 3)], self.expected[2:4])
-                    self.assertEqual(transfers(server)[1], 2)
+                    self.assertEqual(transfers(server)[1], before + 2)
                     node.kill()
                     self.assertEqual([ask(server, seed) for seed in (4, 5)], self.expected[4:])
-                self.assertEqual(transfers(server)[1:3], (2, 0))
+                self.assertEqual(transfers(server)[1:3], (before + 2, 0))
 
     def test_what_does_not_fit_together_is_refused(self):
         def refused(text, *options, file=str(CONFIG)):

@@ -173,7 +173,7 @@ class Clients:
     def send_bad_requests(self):
         bad = [{"model": "demo", "prompt": "x", "temperature": -1}, {"model": "demo", "prompt": [1 << 30]},
                {"model": "demo", "prompt": "word " * 5000}, {"model": "demo", "messages": []},
-               {"model": "demo", "prompt": "x", "structured_outputs": {"json": {"contains": {}}}}]
+               {"model": "demo", "prompt": "x", "structured_outputs": {"json": {"$ref": "#/nowhere"}}}]
         number = 0
         while not self.ending.wait(0.05):
             fields = bad[number % len(bad)]

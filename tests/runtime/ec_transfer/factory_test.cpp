@@ -19,7 +19,7 @@ BOOST_AUTO_TEST_CASE(connectors_are_found_by_name) {
     BOOST_TEST(find(name).value()->name == std::string(name));
   BOOST_TEST(find("ECMooncakeConnector").error().message ==
              "ec-transfer-config: ec_connector ECMooncakeConnector is unknown, there are "
-             "ECExampleConnector, ECMemoryConnector, ECSharedMemoryConnector");
+             "ECExampleConnector, ECMemoryConnector, ECSharedMemoryConnector, ECNetworkConnector");
 }
 
 BOOST_AUTO_TEST_CASE(a_shared_object_brings_connectors_of_its_own) {

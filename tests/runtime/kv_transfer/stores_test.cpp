@@ -174,7 +174,8 @@ BOOST_AUTO_TEST_CASE(an_unknown_connector_names_those_that_there_are) {
   ConnectorConfig config{.connector = "NixlConnector"};
   BOOST_TEST(find_kv_connector(config).error().message ==
              "kv-transfer-config: kv_connector NixlConnector is unknown, there are "
-             "OffloadingConnector, ExampleConnector");
+             "OffloadingConnector, PeerConnector, ExampleConnector, LMCacheConnectorV1, "
+             "MultiConnector, DecodeBenchConnector");
   config.module_path = "/missing.so";
   BOOST_TEST((find_kv_connector(config).error().code == ErrorCode::kNotFound));
 }

@@ -136,6 +136,29 @@ BOOST_AUTO_TEST_CASE(families_with_experts_say_how_many_and_in_which_layers) {
   BOOST_TEST(parsed(llama("", "Qwen3ForCausalLM")).canonical_shards() == 4);
 }
 
+BOOST_AUTO_TEST_CASE(state_spaces_are_read_also_where_python_wrote_infinity) {
+  const auto mamba = [](const std::string& fields) {
+    return R"({"architectures":["Mamba2ForCausalLM"],"model_type":"mamba2","hidden_size":64,)"
+           R"("num_hidden_layers":2,"vocab_size":99,"head_dim":16,"state_size":16,)"
+           R"("note":"a \" Infinity",)" +
+           fields + "}";
+  };
+  const ModelConfig config =
+      parsed(mamba(R"("num_heads":8,"n_groups":2,"time_step_limit":[0.5, Infinity])"));
+  BOOST_REQUIRE(config.state_space.has_value());
+  BOOST_TEST(config.state_space->min_dt == 0.5f);
+  BOOST_TEST(std::isinf(config.state_space->max_dt));
+  BOOST_TEST(config.state_space->num_groups == 2);
+  BOOST_TEST(config.canonical_shards() == 4);
+  const ModelConfig tagged =
+      parsed(mamba(R"("num_heads":8,"n_groups":8,"time_step_limit":[0,{"__float__":"Infinity"}])"));
+  BOOST_TEST(std::isinf(tagged.state_space->max_dt));
+  for (const std::string fields : {R"("num_heads":4,"n_groups":1)", R"("num_heads":8,"n_groups":3)",
+                                   R"("num_heads":8,"n_groups":2,"conv_kernel":9)",
+                                   R"("num_heads":8,"n_groups":2,"time_step_limit":[1])"})
+    BOOST_TEST(!parse_model_config(mamba(fields)).ok(), fields);
+}
+
 BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
   const ModelConfig gemma = parsed(llama("", "Gemma2ForCausalLM"));
   BOOST_TEST(gemma.attention_softcap == 50);

@@ -364,6 +364,7 @@ struct TwoGroups {
   void add(std::uint64_t id, std::int32_t group) {
     BOOST_REQUIRE(journal.add({request_of(id), {.data_parallel_rank = group}}).ok());
   }
+  auto record(RequestOutputs outputs) { return journal.record(outputs); }
   /// Group and request.
   std::vector<std::pair<std::size_t, std::uint64_t>> submitted() {
     std::vector<std::pair<std::size_t, std::uint64_t>> all;

@@ -50,7 +50,7 @@ struct PictureEngine {
   static constexpr std::int32_t kEmbeds = 4;
 
   explicit PictureEngine(std::int32_t max_embeds = kEmbeds, std::int32_t capacity = 64,
-                         std::int32_t max_tokens = 64)
+                         std::int32_t max_tokens = 64, bool encode_ahead = false)
       : encoder_manager({.capacity = capacity}), encoder_port(encoder_manager) {
     KVCacheSettings settings;
     settings.groups = {KVCacheGroup{.spec = {.block_size = 4}}};
@@ -64,6 +64,7 @@ struct PictureEngine {
                            .max_num_seqs = 4,
                            .max_num_batched_tokens = max_tokens};
     config.max_encoder_embeds = max_embeds;
+    config.encode_ahead = encode_ahead;
     scheduler.emplace(config, *port, &encoder_port, nullptr, &connector);
   }
   /// Each of the letters is a picture; three tokens of text come before each of them.
@@ -81,7 +82,8 @@ struct PictureEngine {
       request.mm_features.push_back({.modality = "image",
                                      .identifier = std::string(1, picture),
                                      .offset = static_cast<std::int32_t>(tokens.size()),
-                                     .length = kEmbeds});
+                                     .length = kEmbeds,
+                                     .data = std::make_shared<const std::vector<char>>(1)});
       tokens.resize(tokens.size() + kEmbeds, 7);
     }
     text();
@@ -247,6 +249,63 @@ BOOST_AUTO_TEST_CASE(reports_are_handed_on_and_what_failed_is_encoded_when_it_is
   BOOST_TEST(again.reset_encoder_cache);
   BOOST_TEST(again.ec_connector_metadata.empty());
   BOOST_TEST(PictureEngine::encoded(again) == "1.0 ");
+}
+
+/// "a": the item that a step encodes ahead; "a!": with its data.
+std::string ahead(const SchedulerOutput& step) {
+  if (!step.encode_ahead) return "";
+  return step.encode_ahead->identifier + (step.encode_ahead->data == nullptr ? "" : "!");
+}
+
+BOOST_AUTO_TEST_CASE(a_picture_is_encoded_beside_the_steps_of_others_before_its_own) {
+  PictureEngine engine(4, 64, 64, /*encode_ahead=*/true);
+  const RequestId text = engine.add("", /*max_tokens=*/9);
+  engine.finish(engine.plan());
+  const RequestId seeing = engine.add("ab");
+  SchedulerOutput step = engine.plan();
+  // The text before the picture needs no encoder.
+  BOOST_TEST((step.scheduled_ids == std::vector{text, seeing}));
+  BOOST_TEST((step.num_scheduled_tokens == std::vector<std::int32_t>{1, 3}));
+  BOOST_TEST(ahead(step) == "a!");
+  engine.finish(step);
+  for (int i = 0; i < 2; ++i) {
+    step = engine.plan();
+    BOOST_TEST((step.scheduled_ids == std::vector{text}));
+    BOOST_TEST(ahead(step) == "a");  // its data has been sent
+    engine.finish(step, {.encoded_ahead =
+                             i == 0 ? std::vector<std::string>{} : std::vector<std::string>{"a"}});
+  }
+  step = engine.plan();
+  BOOST_TEST(PictureEngine::encoded(step) == "2.0 ");
+  BOOST_TEST((step.num_scheduled_tokens == std::vector<std::int32_t>{1, 7}));
+  BOOST_TEST(ahead(step) == "b!");
+  engine.finish(step, {.encoded_ahead = {"b"}});
+  step = engine.plan();
+  BOOST_TEST(PictureEngine::encoded(step) == "2.1 ");
+  BOOST_TEST(ahead(step).empty());
+  engine.finish(step);
+  // One that is cached or can be loaded is not encoded.
+  engine.connector.stored = {"c"};
+  engine.add("ac");
+  step = engine.plan();
+  BOOST_TEST(step.ec_connector_metadata == "3c ");
+  BOOST_TEST(ahead(step).empty());
+}
+
+BOOST_AUTO_TEST_CASE(what_was_encoded_for_a_request_that_cannot_use_it_gives_way) {
+  PictureEngine engine(4, 64, 64, /*encode_ahead=*/true);
+  const RequestId first = engine.add("a");
+  BOOST_TEST(ahead(engine.plan()) == "a!");
+  // Whoever wanted it has gone.
+  engine.scheduler->finish_requests({&first, 1}, RequestStatus::kFinishedAborted);
+  engine.add("b");
+  SchedulerOutput step = engine.plan();
+  BOOST_TEST(ahead(step) == "b!");
+  engine.finish(step, {.encoded_ahead = {"a"}});  // too late
+  BOOST_TEST(ahead(engine.plan()) == "b");
+  // The workers have lost it with a failed step.
+  BOOST_TEST(run_now(engine.scheduler->recover_from_failed_steps({}, 0)));
+  BOOST_TEST(ahead(engine.plan()) == "b!");
 }
 
 BOOST_AUTO_TEST_CASE(an_identifier_is_released_when_its_last_request_has_gone) {

@@ -106,7 +106,7 @@ class Hybrid {
   Hybrid()
       : device_(Device::create({.name = "cpu", .num_threads = 2}).value()),
         checkpoint_(Checkpoint::open(kFolder).value()),
-        tables_({{kMaxTokens, kMaxTokens, /*states=*/true}, kBlockSize, kBlockSize}),
+        tables_({{kMaxTokens, kMaxTokens, BlockContent::kStates}, kBlockSize, kBlockSize}),
         flat_(tables_) {
     const ModelConfig config = load_model_config(kFolder).value();
     WeightLoader loader(checkpoint_, *device_, {}, config.quantization, {}, {});

@@ -1,0 +1,159 @@
+#include "runtime/models/encoder_layers.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kEncoderBlockSize = 16;
+
+/// All of one matrix's rows, whichever rank asks.
+WeightLoader::Part all_rows(const std::string& name, std::int64_t num_rows) {
+  return {name, num_rows, {0, num_rows}};
+}
+
+}  // namespace
+
+std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, ComputeMode mode) {
+  constexpr std::int64_t kUnit = 32;
+  const bool may_have_unit = device.isa_name() == "avx512" || device.isa_name() == "amx";
+  if (mode == ComputeMode::kF32 || !may_have_unit) return head_dim;
+  return (head_dim + kUnit - 1) / kUnit * kUnit;
+}
+
+EncoderLayers::EncoderLayers(WeightLoader& loader, Device& device, const std::string& prefix,
+                             const EncoderLayersOptions& options)
+    : options_(options),
+      head_dim_(padded_head_dim(device, options.hidden_size / options.num_heads, loader.mode())) {
+  for (std::int64_t layer = 0; layer < options.num_layers; ++layer)
+    layers_.push_back(load_layer(loader, prefix + std::to_string(layer)));
+  const std::int64_t num_rows = options.num_rows;
+  const std::int64_t num_blocks = (num_rows + kEncoderBlockSize - 1) / kEncoderBlockSize;
+  cache_ = {.type = loader.mode() == ComputeMode::kF32 ? ElementType::kF32 : ElementType::kBF16,
+            .num_blocks = num_blocks,
+            .block_size = kEncoderBlockSize,
+            .num_kv_heads = options.num_heads,
+            .head_dim = head_dim_};
+  auto memory = device.allocate(static_cast<std::size_t>(num_blocks * cache_.page_stride()),
+                                "an item's keys and values");
+  if (memory.ok())
+    cache_memory_ = std::move(memory).value();
+  else
+    loader.fail(memory.error().code, memory.error().message);
+  cache_.data = cache_memory_.data();
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
+  std::iota(slots.begin(), slots.end(), 0);
+  slots_ = upload_weights(device, loader, std::move(slots));
+  std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_blocks));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  block_table_ = upload_weights(device, loader, std::move(blocks));
+  const auto size = static_cast<std::int32_t>(num_rows);
+  sequence_ = upload_weights(device, loader, std::vector<std::int32_t>{0, size, size});
+  span_start_loc_ = upload_weights(device, loader, std::vector<std::int32_t>{0, 1});
+  span_ = upload_weights(device, loader, std::vector<TwoWaySpan>{{0, size}});
+}
+
+EncoderLayers::Layer EncoderLayers::load_layer(WeightLoader& loader,
+                                               const std::string& name) const {
+  const std::int64_t hidden_size = options_.hidden_size;
+  const auto named = [&](std::string_view part) { return name + "." + std::string(part); };
+  const auto linear = [&](const std::vector<WeightLoader::Part>& parts, std::int64_t num_cols) {
+    return Linear(loader, parts, num_cols, /*has_bias=*/true, MatrixRole::kEncoder);
+  };
+  const auto norm = [&](std::string_view part) {
+    return LayerNorm(loader, named(part), hidden_size, options_.layer_norm_eps);
+  };
+  const WeightLoader::HeadPadding padding{.head_dim = hidden_size / options_.num_heads,
+                                          .padded_dim = head_dim_};
+  const auto heads = [&](std::string_view part_name, bool has_bias) {
+    WeightLoader::Part part = all_rows(named(part_name), attention_size());
+    part.row_padding = padding;
+    part.has_bias = has_bias;
+    return part;
+  };
+  WeightLoader::Part output = all_rows(named("self_attn.out_proj"), hidden_size);
+  output.col_padding = padding;
+  return {
+      .attention_norm = norm(options_.names.attention_norm),
+      .qkv = linear({heads("self_attn.q_proj", true), heads("self_attn.k_proj", options_.k_bias),
+                     heads("self_attn.v_proj", true)},
+                    hidden_size),
+      .output = linear({output}, attention_size()),
+      .mlp_norm = norm(options_.names.mlp_norm),
+      .up = linear({all_rows(named(options_.names.up), options_.intermediate_size)}, hidden_size),
+      .down =
+          linear({all_rows(named(options_.names.down), hidden_size)}, options_.intermediate_size)};
+}
+
+void EncoderLayers::attend(Device& device, Matrix qkv, Matrix out) const {
+  const std::int64_t heads = options_.num_heads;
+  const auto part = [&](std::int64_t index) {
+    return Heads(qkv.data + index * attention_size(), qkv.num_rows, heads, head_dim_,
+                 qkv.row_stride);
+  };
+  const auto own_head_dim = static_cast<float>(options_.hidden_size / heads);
+  const Heads q = part(0);
+  device.ops().rope_and_write_kv(
+      device.context(),
+      {.q = q, .k = part(1), .v = part(2), .slots = slots_.data(), .cache = cache_});
+  device.ops().attention(device.context(),
+                         {.q = q,
+                          .cache = cache_,
+                          .query_start_loc = sequence_.data(),
+                          .seq_lens = sequence_.data() + 2,
+                          .block_tables = block_table_.data(),
+                          .block_table_stride = cache_.num_blocks,
+                          .block_table_rows = sequence_.data(),
+                          .num_seqs = 1,
+                          .scale = 1.0f / std::sqrt(own_head_dim),
+                          .two_way_spans = span_.data(),
+                          .span_start_loc = span_start_loc_.data(),
+                          .out = Heads(out.data, out.num_rows, heads, head_dim_, out.row_stride)});
+}
+
+void EncoderLayers::forward(Device& device, Scratch scratch, Matrix x, Matrix residual,
+                            Matrix normed) const {
+  const OpTable& ops = device.ops();
+  const OpContext context = device.context();
+  const std::int64_t num_rows = x.num_rows;
+  for (const Layer& layer : layers_) {
+    layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
+    {
+      Scratch wide = scratch;
+      const Matrix qkv = wide.take_spread(num_rows, 3 * attention_size());
+      const Matrix attended = wide.take_spread(num_rows, attention_size());
+      layer.qkv.apply(ops, context, normed, qkv);
+      attend(device, qkv, attended);
+      layer.output.apply(ops, context, attended, x);
+    }
+    layer.mlp_norm.add_and_apply(ops, context, x, residual, residual, normed);
+    const Matrix wide = Scratch(scratch).take_spread(num_rows, options_.intermediate_size);
+    layer.up.apply(ops, context, normed, wide);
+    ops.gelu(context, {.gelu = options_.activation, .out = wide});
+    layer.down.apply(ops, context, wide, x);
+  }
+}
+
+MixerMemory EncoderLayers::memory(Device& device) const noexcept {
+  const std::int64_t num_rows = options_.num_rows;
+  MixerMemory memory{
+      .scratch_bytes =
+          std::max(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())) +
+                       Scratch::padded_bytes(num_rows, Scratch::spread(attention_size())),
+                   Scratch::padded_bytes(num_rows, Scratch::spread(options_.intermediate_size))),
+      .workspace_bytes = device.ops().attention_workspace_bytes({.num_heads = options_.num_heads,
+                                                                 .num_kv_heads = options_.num_heads,
+                                                                 .head_dim = cache_.head_dim,
+                                                                 .max_seq_len = num_rows},
+                                                                device.pool().num_threads())};
+  for (const Layer& layer : layers_)
+    for (const Linear* linear : {&layer.qkv, &layer.output, &layer.up, &layer.down})
+      memory.workspace_bytes = std::max(
+          memory.workspace_bytes, device.ops().matmul_workspace_bytes(linear->spec(), num_rows));
+  return memory;
+}
+
+}  // namespace troupe
