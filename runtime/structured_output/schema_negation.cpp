@@ -69,15 +69,25 @@ bool requires_property(const Json& schema, const std::string& name) {
 
 }  // namespace
 
-Json SchemaResolver::exclusive_branches(const Json& branches) {
+Json SchemaResolver::exclusive_branches(const Json& schema) {
   const Nesting nesting(nesting_, kMaxNestedKeywords, "'oneOf', 'not' and 'if'");
+  const Json& branches = list_of_schemas("oneOf", schema["oneOf"]);
+  // What stands beside the branches holds, too, and may be what tells them apart.
+  Json beside = Json::object();
+  for (const char* key : {"type", "required", "properties"})
+    if (schema.contains(key)) beside[key] = schema[key];
+  beside = resolve(beside);
   std::vector<Json> resolved;
-  for (const Json& branch : branches) resolved.push_back(resolve(branch));
+  std::vector<Json> together;
+  for (const Json& branch : branches) {
+    resolved.push_back(resolve(branch));
+    together.push_back(merge(beside, resolved.back()));
+  }
   Json result = Json::array();
   for (std::size_t i = 0; i < resolved.size(); ++i) {
     Json parts = Json::array({branches[i]});
     for (std::size_t j = 0; j < resolved.size(); ++j) {
-      if (i == j || are_disjoint(resolved[i], resolved[j], 0)) continue;
+      if (i == j || are_disjoint(together[i], together[j], 0)) continue;
       const auto others = negation(resolved[j], 0);
       if (!others)
         refuse(

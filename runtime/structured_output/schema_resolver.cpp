@@ -192,7 +192,7 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
     } else if (key == "anyOf") {
       any_ofs.push_back(list_of_schemas(key, argument));
     } else if (key == "oneOf") {
-      any_ofs.push_back(exclusive_branches(list_of_schemas(key, argument)));
+      any_ofs.push_back(exclusive_branches(schema));
     } else if (key == "not") {
       any_ofs.push_back(negation_or_refuse(argument, "'not'"));
     } else if (key == "if") {

@@ -54,8 +54,8 @@ class SchemaResolver {
   std::vector<Alternative> part_alternatives(const Json& schema, int depth);
 
   // In schema_negation.cpp.
-  /// The branches of a oneOf, each without what it shares with others.
-  Json exclusive_branches(const Json& branches);
+  /// The branches of a schema's oneOf, each without what it shares with others.
+  Json exclusive_branches(const Json& schema);
   /// A list for $anyOfs, also if nothing is allowed.
   Json negation_or_refuse(const Json& schema, const std::string& keyword);
   Json conditional(const Json& schema);

@@ -162,11 +162,12 @@ std::vector<SchemaResolver::Alternative> SchemaResolver::alternatives(const Json
         std::to_string(kMaxDepth) + " times");
   if (!schema.is_object()) return {{.schema = schema}};
   using Alternatives = std::vector<Alternative>;
-  Alternatives result{{}};
+  Alternatives before{{}};  // properties have the order of resolve()
+  Alternatives behind{{}};
   const auto part = [&](const Json& one) { return part_alternatives(one, depth + 1); };
   const auto add = [&](Alternatives more) {
     join_equal(more);
-    result = combined(result, more);
+    behind = combined(behind, more);
   };
   const auto append = [](Alternatives& to, const Alternatives& more) {
     to.insert(to.end(), more.begin(), more.end());
@@ -174,9 +175,9 @@ std::vector<SchemaResolver::Alternative> SchemaResolver::alternatives(const Json
   Json rest = Json::object();
   for (const auto& [key, argument] : schema.items()) {
     if (key == "$ref") {
-      add(part(target_of(argument)));
+      before = combined(before, part(target_of(argument)));
     } else if (key == "allOf") {
-      for (const Json& one : list_of_schemas(key, argument)) add(part(one));
+      for (const Json& one : list_of_schemas(key, argument)) before = combined(before, part(one));
     } else if (key == "anyOf") {
       std::vector<Alternatives> branches;
       Alternatives together;
@@ -199,7 +200,7 @@ std::vector<SchemaResolver::Alternative> SchemaResolver::alternatives(const Json
       }
       add(std::move(together));
     } else if (key == "oneOf") {
-      const Json exclusive = exclusive_branches(list_of_schemas(key, argument));
+      const Json exclusive = exclusive_branches(schema);
       Alternatives branches;
       for (std::size_t i = 0; i < argument.size(); ++i)
         append(branches, combined({{.schema = exclusive[i]}}, part(argument[i])));
@@ -232,7 +233,8 @@ std::vector<SchemaResolver::Alternative> SchemaResolver::alternatives(const Json
     }
   }
   const Evaluated evaluated = evaluated_by(rest);
-  return combined(result, {{.schema = rest.empty() ? Json(true) : rest, .evaluated = evaluated}});
+  before = combined(before, {{.schema = rest.empty() ? Json(true) : rest, .evaluated = evaluated}});
+  return combined(before, behind);
 }
 
 }  // namespace troupe::schema
