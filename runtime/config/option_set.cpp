@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/check.hpp"
 #include "runtime/config/suggest.hpp"
 #include "runtime/config/vllm_options.hpp"
 
@@ -87,6 +88,11 @@ bool looks_like_option(std::string_view argument) {
   if (argument.size() < 2 || argument[0] != '-') return false;
   const char next = argument[argument[1] == '.' && argument.size() > 2 ? 2 : 1];
   return next < '0' || next > '9';
+}
+
+bool is_value_behind(std::span<const std::string> arguments, std::size_t at) {
+  return at + 1 < arguments.size() && arguments[at + 1] != "--" &&
+         !looks_like_option(arguments[at + 1]);
 }
 
 /// Short options of other programs (llama.cpp, vLLM).
@@ -175,6 +181,12 @@ OptionSet& OptionSet::add(std::string name, std::int64_t& target, std::string he
 
 OptionSet& OptionSet::alias(std::string text) {
   options_.back().alias = std::move(text);
+  return *this;
+}
+
+OptionSet& OptionSet::several() {
+  CHECK(options_.back().is_list, options_.back().name);
+  options_.back().takes_several = true;
   return *this;
 }
 
@@ -366,13 +378,9 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
                             name);
   }
   if (takes_value) {
-    const auto next_is_value = [&] {
-      return at + 1 < arguments.size() && arguments[at + 1] != "--" &&
-             !looks_like_option(arguments[at + 1]);
-    };
     const bool is_one_word = text.has_value();
-    if (!text && next_is_value()) text = arguments[++at];
-    while (takes_several && !is_one_word && next_is_value()) ++at;
+    if (!text && is_value_behind(arguments, at)) text = arguments[++at];
+    while (takes_several && !is_one_word && is_value_behind(arguments, at)) ++at;
     if (!text) return invalid_argument(written + " needs a value", name);
     if (!is_harmless(*foreign, *text)) {
       return invalid_argument(written + " = '" + *text + "' is not supported: " + reason, name);
@@ -423,6 +431,7 @@ Result<OptionSet::CommandLineArguments> OptionSet::parse_command_line(
       continue;
     }
     if (!text && option->is_flag) text = "true";
+    const bool is_one_word = text.has_value();
     if (!text) {
       if (i + 1 == arguments.size()) return invalid_argument("--" + name + " needs a value", name);
       text = arguments[++i];
@@ -434,6 +443,9 @@ Result<OptionSet::CommandLineArguments> OptionSet::parse_command_line(
       }
     }
     result.assignments.push_back({option, *text, OptionSource::kCommandLine, "command line"});
+    while (option->takes_several && !is_one_word && is_value_behind(arguments, i))
+      result.assignments.push_back(
+          {option, arguments[++i], OptionSource::kCommandLine, "command line"});
   }
   return result;
 }
@@ -460,7 +472,9 @@ std::string OptionSet::help(bool all) const {
                                   : "\n" + std::string(kColumn, ' ');
     std::string right = all ? option.help : option.help.substr(0, option.help.find(';'));
     if (!option.choices.empty()) right += " {" + join(option.choices, ", ") + "}";
-    if (option.is_list)
+    if (option.takes_several)
+      right += " (one or more, may be repeated)";
+    else if (option.is_list)
       right += " (may be repeated)";
     else if (!option.default_text->empty())
       right += " [" + *option.default_text + "]";

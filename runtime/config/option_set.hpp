@@ -45,6 +45,7 @@ class OptionSet {
     OptionSource source = OptionSource::kDefault;
     bool is_flag = false;
     bool is_list = false;
+    bool takes_several = false;  ///< lists only: all words up to the next option are values
     bool in_short_help = true;
     std::optional<std::string> default_text;
   };
@@ -62,6 +63,8 @@ class OptionSet {
 
   /// Adds a short form to the option added last: "-tp".
   OptionSet& alias(std::string text);
+  /// The list added last takes all words up to the next option: --name a b c.
+  OptionSet& several();
   /// Sets the section of the options added from here on.
   OptionSet& section(std::string name);
   OptionSet& add(std::string name, bool& target, std::string help);
@@ -89,7 +92,8 @@ class OptionSet {
   /// the name is an option's.
   [[nodiscard]] std::vector<Assignment> parse_environment(std::span<const std::string> environment,
                                                           std::string_view prefix);
-  /// Parses --name value, --name=value, -alias value, --flag, --no-flag. Other arguments are
+  /// Parses --name value, --name=value, -alias value, --flag, --no-flag; and --name value value for
+  /// lists that take several. Other arguments are
   /// positional, in order; `--` ends the options. A value that looks like an option needs '='. vLLM
   /// options without meaning here are noted. Errors: unknown options, missing values.
   [[nodiscard]] Result<CommandLineArguments> parse_command_line(

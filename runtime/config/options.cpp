@@ -252,6 +252,7 @@ void bind_options(OptionSet& set, Options& options) {
           "lora-modules", engine.lora_modules,
           "adapters that are loaded at the start: name=path, or JSON objects with name and path; a "
           "path is a folder as PEFT saves it")
+      .several()
       .add("max-loras", engine.max_loras, "different adapters in one step", 1, kMaxCount)
       .add("max-lora-rank", engine.max_lora_rank,
            "highest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)

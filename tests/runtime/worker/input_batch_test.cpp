@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   step.new_requests = {first, second};
   step.scheduled_ids = {RequestId{1}, RequestId{2}};
   step.num_scheduled_tokens = {17, 1};
-  InputBatch batch({16}, InputBatch::Options{.two_way_items = true});
+  InputBatch batch({{16, 16, BlockContent::kStates}}, InputBatch::Options{.two_way_items = true});
   update(batch, step);
   ForwardBatch arrays = batch.forward_batch();
   const std::vector<TwoWaySpan> spans = {{3, 5}, {6, 7}, {7, 17}};
@@ -214,10 +214,13 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
              boost::test_tools::per_element());
   BOOST_TEST(arrays.adapter_ids == (std::vector<std::int32_t>{3, 0}),
              boost::test_tools::per_element());
+  // Of each sequence the state behind its last token is kept.
+  std::vector<BlockId> kept(17, kNullBlock);
+  kept[16] = 6;
+  kept.push_back(10);
   BOOST_TEST(arrays.groups[0].states_before[0] == kNullBlock);
-  BOOST_TEST(arrays.groups[0].states_after[0] == 6);
   BOOST_TEST(arrays.groups[0].states_before[1] == 10);
-  BOOST_TEST(arrays.groups[0].states_after[1] == 10);
+  BOOST_TEST(std::ranges::equal(std::span(arrays.groups[0].states_after, kept.size()), kept));
 
   // Pictures that are behind the step's tokens are none of its business.
   SchedulerOutput next;
@@ -229,7 +232,8 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   arrays = batch.forward_batch();
   BOOST_TEST(arrays.two_way_spans.empty());
   BOOST_TEST(arrays.groups[0].states_before[0] == 6);
-  BOOST_TEST(arrays.groups[0].states_after[0] == 7);
+  BOOST_TEST(arrays.groups[0].states_after[14] == kNullBlock);
+  BOOST_TEST(arrays.groups[0].states_after[15] == 7);
 
   // Runs that are too long for a window are causal.
   InputBatch windowed({16}, InputBatch::Options{.two_way_items = true, .max_two_way_span = 9});
