@@ -659,7 +659,8 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
   router.keys.emplace(KeyStream{config.seed, key_stream(router, 0)});
   router.groups.resize(config.roles.size());
   router.lost_engines.resize(config.roles.size());
-  router.journal = std::make_unique<RequestJournal>(config.roles.size());
+  router.journal =
+      std::make_unique<RequestJournal>(config.roles.size(), RequestId{random_bits() >> 32 << 32});
   router.coordinator = std::make_unique<Coordinator>(config.roles, config.min_split_tokens);
   self->set_down_handler([self](const caf::down_msg& down) { lose_client(self, down); });
   return {

@@ -122,7 +122,11 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, Coordinator::R
     const Entry& entry = found->second;
     submission.request = route.prefill_only ? prompt_of(entry.request) : entry.request;
     submission.placement = entry.placement;
-    if (route.prefill_only) submission.placement.kv_transfer_params = kHoldParams;
+    if (route.prefill_only) {
+      submission.request.id = next_prompt_id_;
+      submission.placement.kv_transfer_params = kHoldParams;
+      prompts_.emplace(next_prompt_id_, found->first);
+    }
     if (!entry.kv_transfer_params.empty())
       submission.placement.kv_transfer_params = entry.kv_transfer_params;
   });
@@ -136,7 +140,8 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, Coordinator::R
   Entry& entry = found->second;
   end_waiting(entry);
   entry.group = group;
-  entry.prefill_only = route.prefill_only;
+  if (route.prefill_only)
+    entry.prompt_id = std::exchange(next_prompt_id_, RequestId{value(next_prompt_id_) + 1});
   entry.kv_transfer_params.clear();  // blocks are loaded once
   entry.tokens_before = count_tokens(entry.request);
   ++groups_[group].num_requests;
@@ -165,8 +170,10 @@ bool RequestJournal::take_prefill(Entries::iterator entry, RequestOutput& output
 std::vector<RequestJournal::Failure> RequestJournal::record(RequestOutputs& outputs) {
   std::vector<Failure> failures;
   std::erase_if(outputs.outputs, [this](RequestOutput& output) {
-    const auto entry = entries_.find(output.id);
-    return entry != entries_.end() && entry->second.prefill_only && take_prefill(entry, output);
+    const auto prompt = prompts_.find(output.id);
+    if (prompt == prompts_.end()) return false;
+    output.id = prompt->second;
+    return take_prefill(entries_.find(prompt->second), output);
   });
   for (const RequestOutput& output : outputs.outputs) {
     const auto entry = entries_.find(output.id);
@@ -215,6 +222,7 @@ void RequestJournal::abort_one(RequestId id, Aborted& aborted) {
   if (!entry.group) return end_with(found, std::nullopt, FinishReason::kAbort, aborted.ended);
   entry.aborted = true;
   AbortRequests& samples = aborted.to_engine.emplace_back(ToEngine{*entry.group, {}}).samples;
+  if (entry.prompt_id) return samples.ids.push_back(*entry.prompt_id);
   for (std::int32_t i = 0; i < entry.request.params.n; ++i) {
     samples.ids.push_back(RequestId{value(id) + static_cast<std::uint64_t>(i)});
   }
@@ -281,7 +289,8 @@ void RequestJournal::take_back(Entry& entry) {
   --group.num_requests;
   group.num_samples -= entry.request.params.n;
   entry.group.reset();
-  entry.prefill_only = false;
+  if (entry.prompt_id) prompts_.erase(*entry.prompt_id);
+  entry.prompt_id.reset();
   if (quarantined_ == entry.request.id) quarantined_.reset();
 }
 

@@ -35,8 +35,10 @@ namespace troupe {
 /// five kills without a token. (Kills by the OOM killer are detected, and count as crashes:
 /// ProcessEnd.)
 ///
-/// A prefill group computes a prompt only (prompt_of); its answer says where the KV is, and the
-/// request waits for a group that goes on. If either group is lost meanwhile it begins anew.
+/// A prefill group computes a prompt only (prompt_of), as a request with an id of its own: that
+/// group may hold its blocks for long, also while the same request is sent there again. Its answer
+/// says where the KV is, and the request waits for a group that goes on. If either group is lost
+/// meanwhile it begins anew.
 ///
 /// Every added request ends once: with a finished output passed to `record`, or with one returned
 /// by a function here.
@@ -53,7 +55,10 @@ class RequestJournal {
   /// not lost with the engine. (RequestClients merges them.)
   static constexpr std::int32_t kFinalOnlyInterval = 16;
 
-  explicit RequestJournal(std::size_t num_groups = 1) : groups_(num_groups) {}
+  /// first_prompt_id: ids from there on are given to the requests for prompts only.
+  explicit RequestJournal(std::size_t num_groups = 1,
+                          RequestId first_prompt_id = RequestId{std::uint64_t{1} << 63})
+      : groups_(num_groups), next_prompt_id_(first_prompt_id) {}
 
   /// The request waits until take_submissions returns it. Pre: its id is new. Error: kOverloaded,
   /// the maximum number of requests is waiting.
@@ -136,11 +141,11 @@ class RequestJournal {
     [[nodiscard]] bool is_suspect() const noexcept {
       return num_crashes >= kSuspectCrashes || kill_score >= kSuspectKills;
     }
-    std::optional<std::size_t> group;  // none: it waits
-    bool prefill_only = false;         // the group computes its prompt, for another one
-    std::string kv_transfer_params;    // what that group has answered, for the next one
-    bool aborted = false;              // the group has been told
-    bool taken_back = false;           // it waits, and has been in a group before
+    std::optional<std::size_t> group;    // none: it waits
+    std::optional<RequestId> prompt_id;  // the group computes its prompt, for another one
+    std::string kv_transfer_params;      // what that group has answered, for the next one
+    bool aborted = false;                // the group has been told
+    bool taken_back = false;             // it waits, and has been in a group before
   };
   struct Group {
     bool open = false;     // takes requests
@@ -168,8 +173,10 @@ class RequestJournal {
   Queue waiting_;
   Queue suspects_;  // waiting, too, and submitted before the others
   std::vector<Group> groups_;
-  std::optional<std::size_t> quarantine_;  // the group reserved for suspects
-  std::optional<RequestId> quarantined_;   // the suspect that runs there
+  RequestId next_prompt_id_;
+  std::unordered_map<RequestId, RequestId> prompts_;  // by prompt_id
+  std::optional<std::size_t> quarantine_;             // the group reserved for suspects
+  std::optional<RequestId> quarantined_;              // the suspect that runs there
   std::size_t num_taken_back_ = 0;
   std::uint64_t next_sequence_ = 0;
 };

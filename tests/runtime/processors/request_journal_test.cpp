@@ -466,7 +466,8 @@ BOOST_AUTO_TEST_CASE(without_an_empty_group_suspects_wait_for_one_that_returns_o
 // ---- prefill apart from decode ----
 
 struct Split {
-  RequestJournal journal{2};
+  static constexpr std::uint64_t kFirstPrompt = 100;
+  RequestJournal journal{2, RequestId{kFirstPrompt}};
   Coordinator coordinator{{GroupRole::kPrefill, GroupRole::kDecode}, 1};
 
   Split() {
@@ -480,7 +481,7 @@ struct Split {
   std::vector<RequestJournal::Submission> take() { return journal.take_submissions(coordinator); }
   /// What the prefill group answers; returns what the client gets.
   RequestOutputs answer(FinishReason reason = FinishReason::kLength) {
-    RequestOutputs outputs = tokens_of(5, {9}, 0, reason);
+    RequestOutputs outputs = tokens_of(kFirstPrompt, {9}, 0, reason);
     outputs.outputs[0].finished = true;
     outputs.outputs[0].kv_transfer_params = "{\"where\": 1}";
     BOOST_TEST(journal.record(outputs).empty());
@@ -492,6 +493,7 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   auto first = take();
   BOOST_REQUIRE(first.size() == 1u);
   BOOST_TEST(first[0].group == 0u);
+  BOOST_TEST((first[0].request.id == RequestId{kFirstPrompt}));
   BOOST_TEST(first[0].request.params.n == 1);
   BOOST_TEST(first[0].request.params.max_tokens.value() == 1);
   BOOST_TEST(first[0].request.params.stop.empty());
@@ -501,6 +503,7 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   auto second = take();
   BOOST_REQUIRE(second.size() == 1u);
   BOOST_TEST(second[0].group == 1u);
+  BOOST_TEST((second[0].request.id == RequestId{5}));
   BOOST_TEST(!second[0].again);
   BOOST_TEST(second[0].request.params.n == 2);
   BOOST_TEST(second[0].request.params.max_tokens.value() == 20);
@@ -510,6 +513,8 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   journal.group_ready(1);
   const auto third = take();
   BOOST_TEST(third[0].group == 0u);
+  // The first group may still hold the blocks of the first one.
+  BOOST_TEST((third[0].request.id == RequestId{kFirstPrompt + 1}));
   BOOST_TEST(third[0].placement.kv_transfer_params.find("where") == std::string::npos);
   BOOST_TEST(journal.num_live() == 1u);
 }
@@ -527,11 +532,14 @@ BOOST_FIXTURE_TEST_CASE(a_request_whose_prefill_group_is_lost_goes_on_elsewhere,
 BOOST_FIXTURE_TEST_CASE(a_prompt_that_fails_or_is_aborted_ends_the_request, Split) {
   BOOST_TEST(take()[0].group == 0u);
   const RequestId id{5};
-  BOOST_TEST(journal.abort({&id, 1}).to_engine.size() == 1u);
+  const auto aborted = journal.abort({&id, 1});
+  BOOST_REQUIRE(aborted.to_engine.size() == 1u);
+  BOOST_TEST((aborted.to_engine[0].samples.ids == std::vector{RequestId{kFirstPrompt}}));
   // It had been computed when the abort came.
   const RequestOutputs ended = answer();
   BOOST_REQUIRE(ended.outputs.size() == 1u);
   BOOST_TEST(ended.outputs[0].finished);
+  BOOST_TEST((ended.outputs[0].id == id));
   BOOST_TEST((ended.outputs[0].outputs.at(1).finish_reason == FinishReason::kAbort));
   BOOST_TEST(journal.num_live() == 0u);
 }
@@ -540,9 +548,10 @@ BOOST_FIXTURE_TEST_CASE(an_error_of_the_prompt_reaches_the_client, Split) {
   BOOST_TEST(take()[0].group == 0u);
   RequestOutputs outputs;
   outputs.outputs.push_back(
-      {.id = RequestId{5}, .finished = true, .error = invalid_argument("too long")});
+      {.id = RequestId{kFirstPrompt}, .finished = true, .error = invalid_argument("too long")});
   BOOST_TEST(journal.record(outputs).empty());
-  BOOST_TEST(outputs.outputs.size() == 1u);
+  BOOST_REQUIRE(outputs.outputs.size() == 1u);
+  BOOST_TEST((outputs.outputs[0].id == RequestId{5}));
   BOOST_TEST(journal.num_live() == 0u);
 }
 
