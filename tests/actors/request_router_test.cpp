@@ -44,14 +44,13 @@ struct Fixture {
   /// One actor stands for all of the group's.
   void connect(std::uint32_t group) {
     const caf::actor actor = system.spawn([this, group](caf::event_based_actor*) {
-      return caf::behavior{
-          [](const Subscribe&) { return Status{}; },
-          [=, this](const SubmitRequest& submission) {
-            given[group].push_back(submission.request);
-          },
-          [=, this](const AbortRequests& abort) {
-            aborted.insert(aborted.end(), abort.ids.begin(), abort.ids.end());
-          }};
+      return caf::behavior{[](const Subscribe&) { return Status{}; },
+                           [=, this](const SubmitRequest& submission) {
+                             given[group].push_back(submission.request);
+                           },
+                           [=, this](const AbortRequests& abort) {
+                             aborted.insert(aborted.end(), abort.ids.begin(), abort.ids.end());
+                           }};
     });
     groups.push_back(actor);
     report_ready(group, 1);

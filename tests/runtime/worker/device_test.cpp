@@ -34,10 +34,10 @@ std::string model_folder(const std::string& name) { return (kGolden / "models" /
 BOOST_AUTO_TEST_CASE(reference_models_are_replayed_without_a_difference) {
   std::vector<std::string> models = {"qwen3", "gemma3_text"};
   if (!testing::kSanitized)
-    models.insert(models.end(), {"llama", "qwen2", "mistral", "mixtral", "qwen3_moe", "phi3",
-                                 "olmo2", "granite", "smollm3", "glm4", "gemma2", "qwen2_moe",
-                                 "mamba2", "bamba", "falcon_h1", "gpt_oss_mxfp4", "llama4_text",
-                                 "deepseek_v3"});
+    models.insert(models.end(),
+                  {"llama", "qwen2", "mistral", "mixtral", "qwen3_moe", "phi3", "olmo2", "granite",
+                   "smollm3", "glm4", "gemma2", "qwen2_moe", "mamba2", "bamba", "falcon_h1",
+                   "gpt_oss_mxfp4", "llama4_text", "deepseek_v3"});
   const ReplayReport report = replay_on_device(kGolden, kDevice, models);
   BOOST_TEST(report.num_cases == 10 * models.size());
   BOOST_TEST(report.num_mismatches == 0u);
