@@ -133,6 +133,8 @@ caf::result<Answer> hand_on(Self self, const Question& question) {
 void open_port(Self self) {
   FrontendState& frontend = state(self);
   if (!frontend.listening.pending() || !frontend.port->has_keys()) return;
+  // Clients may name the adapters of the options from the first request on.
+  if (frontend.config.service.enable_lora && !frontend.port->adapters()) return;
   frontend.port->connect(self);
   auto server = Server::start(frontend.config, *frontend.port, *frontend.metrics);
   if (!server.ok()) {
@@ -270,7 +272,10 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       [self](const RouterReport& news) {
         FrontendState& frontend = state(self);
         frontend.port->set_healthy(news.healthy);
-        if (news.adapters) frontend.port->set_adapters(*news.adapters);
+        if (news.adapters) {
+          frontend.port->set_adapters(*news.adapters);
+          open_port(self);
+        }
         if (news.lost_group) frontend.metrics->observe_loss(*news.lost_group);
         frontend.metrics->observe_resubmissions(news.num_resubmitted);
       },

@@ -66,6 +66,12 @@ void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
   log_warning("request failed in its step", kv("request", id), kv("error", error.message));
 }
 
+/// What counts of the output of a rank that is not the output rank.
+ModelRunnerOutput reports_of(ModelRunnerOutput output) {
+  return {
+      .step = output.step, .request_errors = std::move(output.request_errors), .rank = output.rank};
+}
+
 /// Binds the thread to its share of the NUMA nodes, if there are several. How many threads are to
 /// compute.
 int take_cores(const WorkerOptions& options) {
@@ -562,17 +568,32 @@ Result<void> ModelRunner::find_adapters(const SchedulerOutput& step,
   if (adapters_->has_nameless() && !step.finished_ids.empty())
     adapters_->release_unused(batch_->adapters_in_use());
   std::vector<std::int32_t> wanted(ids.begin(), ids.end());
-  for (;;) {
+  const auto fail = [&](std::size_t sequence, const Error& error) {
+    adapter_errors_.emplace(batch_->rows()[sequence].request->id, error);
+    wanted[sequence] = 0;
+  };
+  for (bool all_found = false; !all_found;) {
     std::size_t failed = 0;
     auto found = adapters_->use(wanted, failed);
-    if (found.ok()) {
+    all_found = found.ok();
+    if (all_found)
       step_adapters_ = std::move(found).value();
-      return {};
-    }
-    if (!is_output_rank()) return found.error();
-    adapter_errors_.emplace(batch_->rows()[failed].request->id, found.error());
-    wanted[failed] = 0;
+    else
+      fail(failed, found.error());
   }
+  const bool any_wanted = std::ranges::any_of(ids, [](std::int32_t id) { return id != 0; });
+  if (peers_ == nullptr || peers_->group_size() == 1 || !any_wanted) return {};
+  // Ranks that add up their parts of a product with an adapter need the same adapters.
+  std::vector<float> num_failed(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) num_failed[i] = wanted[i] == ids[i] ? 0 : 1;
+  peers_->all_reduce(num_failed);
+  RETURN_IF_ERROR(peers_->status());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (num_failed[i] == 0) continue;
+    fail(i, {ErrorCode::kUnavailable, "another rank cannot read the adapter again", "model"});
+    step_adapters_[i] = nullptr;
+  }
+  return {};
 }
 
 Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
@@ -601,12 +622,13 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
   output.rank = options_.parallel.rank;
   const std::span<const InputBatch::Row> rows = batch_->rows();
   if (rows.empty()) return output;
+  for (const auto& [id, error] : adapter_errors_) add_error(id, error, output);
   const bool has_peers = peers_ != nullptr;
   if (options_.parallel.is_last_stage()) {
     for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
   }
   if (pooler_.type != PoolingType::kNone) {
-    if (!is_output_rank()) return ModelRunnerOutput{.step = grammar.step, .rank = output.rank};
+    if (!is_output_rank()) return reports_of(std::move(output));
     output.num_sampled.assign(rows.size(), 0);
     RETURN_IF_ERROR(pool_texts(rows, output));
     return output;
@@ -628,7 +650,7 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
     RETURN_IF_ERROR(step_status());
     for (const auto& [id, drafts] : output.draft_token_ids) batch_->find(id)->next_drafts = drafts;
   }
-  if (!is_output_rank()) return ModelRunnerOutput{.step = grammar.step, .rank = output.rank};
+  if (!is_output_rank()) return reports_of(std::move(output));
   return output;
 }
 
@@ -689,11 +711,7 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
       bitmask = bitmask_left.first(size);
       bitmask_left = bitmask_left.subspan(size);
     }
-    if (!row.samples) {
-      if (const auto error = adapter_errors_.find(request.id); error != adapter_errors_.end())
-        add_error(request.id, error->second, output);
-      continue;
-    }
+    if (!row.samples) continue;
     if (request.prompt_logprobs) {
       output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
       request.prompt_logprobs.reset();
@@ -717,7 +735,7 @@ Result<void> ModelRunner::pool_texts(std::span<const InputBatch::Row> rows,
     hidden = {on_host.data(), step_hidden_.num_rows, step_hidden_.num_cols};
   }
   for (const InputBatch::Row& row : rows) {
-    if (!row.samples) continue;
+    if (!row.samples || adapter_errors_.contains(row.request->id)) continue;
     const ConstMatrix states(hidden.row(row.first_output), row.num_outputs, hidden.num_cols);
     output.pooling_outputs.emplace_back(row.request->id, loaded_.model->pool(pooler_.type, states));
   }

@@ -126,8 +126,8 @@ class ModelRunner {
   /// Loads what the EC connector has; encodes what the step is to encode, and what its tokens need
   /// and is not there; then slices of what is encoded ahead.
   Result<void> encode_items(const SchedulerOutput& step);
-  /// Finds the adapters of the step's sequences. A request whose adapter cannot be had gets an
-  /// error in place of a token. Errors: that happened on another rank than the output rank.
+  /// Finds the adapters of the step's sequences. A request whose adapter a rank of the group cannot
+  /// have gets an error in place of a token. Errors: those of the peers.
   Result<void> find_adapters(const SchedulerOutput& step, std::span<const std::int32_t> ids);
   Result<void> run_warm_up_steps();
   Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);

@@ -260,6 +260,62 @@ BOOST_AUTO_TEST_CASE(a_step_that_is_not_sampled_fails_with_the_next_one_and_none
   BOOST_TEST(ranks.sample(again) == expected);
 }
 
+/// The same prompt with two adapters.
+SchedulerOutput step_with_each(const std::vector<LoraRequest>& loaded) {
+  BOOST_TEST_REQUIRE(loaded.size() == 2u);
+  SchedulerOutput step = first_step(kPrompt);
+  step.new_requests.push_back(step.new_requests[0]);
+  step.new_requests[1].id = RequestId{2};
+  step.new_requests[1].block_ids = {{3, 4}};
+  for (std::size_t i = 0; i < 2; ++i) {
+    step.new_requests[i].lora = loaded[i];
+    step.new_requests[i].params.logprobs = 3;
+  }
+  step.scheduled_ids.push_back(RequestId{2});
+  step.num_scheduled_tokens = {3, 3};
+  step.total_num_scheduled_tokens = 6;
+  return step;
+}
+
+BOOST_AUTO_TEST_CASE(an_adapter_that_one_rank_cannot_read_again_fails_its_request_alone) {
+  const fs::path golden = TROUPE_GOLDEN_DIR "/adapters";
+  const fs::path folder =
+      fs::temp_directory_path() / ("troupe-lost-adapter-" + std::to_string(getpid()));
+  const AdapterOptions adapters{.enabled = true,
+                                .max_in_step = 2,
+                                .max_loaded = 2,
+                                .modules = {{.name = "gone", .path = folder.string()},
+                                            {.name = "kept", .path = golden / "llama_all"}}};
+  std::vector<TokenId> expected;
+  for (const std::size_t losing_rank : {2u, 0u, 1u}) {  // 2: none
+    fs::copy(golden / "llama_qv", folder);
+    Ranks ranks(2, 1, "auto", TROUPE_GOLDEN_DIR "/models/models/llama", {}, "cpu", adapters);
+    const SchedulerOutput step = step_with_each(ranks.runner(0).adapters()->list());
+    // It takes the room of the one that was loaded first.
+    if (losing_rank < 2)
+      BOOST_REQUIRE(ranks.runner(losing_rank)
+                        .adapters()
+                        ->load({.name = "other", .path = golden / "llama_head"})
+                        .ok());
+    fs::remove_all(folder);
+    const auto results = ranks.execute({step});
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      BOOST_REQUIRE_MESSAGE(results[rank].ok(),
+                            (results[rank].ok() ? "" : results[rank].error().message));
+      const auto& errors = results[rank]->request_errors;
+      BOOST_TEST_REQUIRE(errors.size() == (losing_rank < 2 ? 1u : 0u));
+      if (!errors.empty()) BOOST_CHECK(errors[0].first == kRequest);
+      const auto& tokens = results[rank]->sampled_token_ids;
+      if (tokens.empty()) continue;
+      if (losing_rank == 2)
+        expected = tokens;
+      else
+        BOOST_TEST(tokens == std::vector<TokenId>{expected.at(1)},
+                   boost::test_tools::per_element());
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(adapters_give_the_same_bits_on_any_number_of_ranks) {
   AdapterOptions adapters{.enabled = true, .max_in_step = 2, .max_loaded = 2};
   for (const std::string name : {"llama_all", "llama_head"})
@@ -276,19 +332,7 @@ BOOST_AUTO_TEST_CASE(adapters_give_the_same_bits_on_any_number_of_ranks) {
         BOOST_TEST_CONTEXT(tensor << " by " << pipeline << ", " << quantization << ", " << device) {
           Ranks ranks(tensor, pipeline, quantization, TROUPE_GOLDEN_DIR "/models/models/llama", {},
                       device, adapters);
-          SchedulerOutput step = first_step(kPrompt);
-          step.new_requests.push_back(step.new_requests[0]);
-          step.new_requests[1].id = RequestId{2};
-          step.new_requests[1].block_ids = {{3, 4}};
-          const std::vector<LoraRequest> loaded = ranks.runner(0).adapters()->list();
-          BOOST_TEST_REQUIRE(loaded.size() == 2u);
-          for (std::size_t i = 0; i < 2; ++i) {
-            step.new_requests[i].lora = loaded[i];
-            step.new_requests[i].params.logprobs = 3;
-          }
-          step.scheduled_ids.push_back(RequestId{2});
-          step.num_scheduled_tokens = {3, 3};
-          step.total_num_scheduled_tokens = 6;
+          const SchedulerOutput step = step_with_each(ranks.runner(0).adapters()->list());
           for (const auto& result : ranks.execute({step})) {
             BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
             if (result->sampled_token_ids.empty()) continue;
