@@ -134,6 +134,19 @@ BOOST_AUTO_TEST_CASE(options_are_never_taken_for_values_or_models) {
   BOOST_TEST((*loaded.rest == std::vector<std::string>{"-m"}));
 }
 
+BOOST_AUTO_TEST_CASE(adapters_are_named_in_several_words_or_several_times) {
+  const std::vector<std::string> expected = {"a=/x", "{\"name\": \"b\"}", "c=/z"};
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"model", "--enable-lora", "--lora-modules", "a=/x",
+                                 "{\"name\": \"b\"}", "c=/z", "--seed", "1"},
+        {"--lora-modules", "a=/x", "{\"name\": \"b\"}", "--lora-modules=c=/z", "model"}}) {
+    const Loaded loaded(arguments);
+    BOOST_REQUIRE(loaded.rest.ok());
+    BOOST_CHECK(loaded.options.engine.lora_modules == expected);
+    BOOST_TEST((*loaded.rest == std::vector<std::string>{"model"}));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(an_unknown_option_gets_a_suggestion) {
   for (const auto& [written, meant] : std::vector<std::pair<std::string, std::string>>{
            {"--prot", "--port"},
