@@ -181,20 +181,34 @@ SchemaJson body_schema(Prepare* prepare, const ServerDefaults& defaults) {
   return num_forms == 1 ? forms[0] : SchemaJson{{"anyOf", std::move(forms)}};
 }
 
+/// Whether the body is a form, with a file in it.
+bool takes_form(const DescribedRoute& route) {
+  return route.method == "POST" &&
+         (route.path == kFilesPath || route.path.starts_with("/v1/audio/"));
+}
+
+SchemaJson form_of(const DescribedRoute& route) {
+  SchemaJson properties{{"file", {{"type", "string"}, {"format", "binary"}}}};
+  SchemaJson required = SchemaJson::array({"file"});
+  if (route.path == kFilesPath) {
+    properties["purpose"] = {{"const", "batch"}};
+    required.push_back("purpose");
+  } else {
+    for (const char* const name : {"model", "language", "prompt"})
+      properties[name] = {{"type", "string"}};
+    properties["response_format"] = {{"enum", {"json", "text", "verbose_json", "srt", "vtt"}}};
+    properties["temperature"] = {{"type", "number"}};
+    properties["stream"] = {{"type", "boolean"}};
+  }
+  return {{"type", "object"}, {"required", required}, {"properties", properties}};
+}
+
 SchemaJson request_body(const DescribedRoute& route, const ServerDefaults& defaults) {
   if (route.prepare != nullptr)
     return {
         {"required", true},
         {"content", {{"application/json", {{"schema", body_schema(route.prepare, defaults)}}}}}};
-  return {{"required", true},
-          {"content",
-           {{"multipart/form-data",
-             {{"schema",
-               {{"type", "object"},
-                {"required", SchemaJson::array({"file", "purpose"})},
-                {"properties",
-                 {{"file", {{"type", "string"}, {"format", "binary"}}},
-                  {"purpose", {{"const", "batch"}}}}}}}}}}}};
+  return {{"required", true}, {"content", {{"multipart/form-data", {{"schema", form_of(route)}}}}}};
 }
 
 // ---- Answers
@@ -281,8 +295,8 @@ SchemaJson operation_of(const DescribedRoute& route, const DescribedAnswer& answ
     for (const std::string_view name : split(answer.query, ','))
       add_parameter(name, "query", false);
   if (!parameters.empty()) operation["parameters"] = std::move(parameters);
-  const bool is_form = route.method == "POST" && route.path == kFilesPath;
-  if (route.prepare != nullptr || is_form) operation["requestBody"] = request_body(route, defaults);
+  if (route.prepare != nullptr || takes_form(route))
+    operation["requestBody"] = request_body(route, defaults);
   operation["responses"]["200"]["description"] = "the answer";
   if (SchemaJson content = content_of(answer); !content.empty())
     operation["responses"]["200"]["content"] = std::move(content);

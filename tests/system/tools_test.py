@@ -148,7 +148,6 @@ class Tools(unittest.TestCase):
     def test_what_is_wrong_is_named(self):
         for arguments, name in [
                 ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice"),
-                ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
                 ({"tool_choice": "required", "tools": openai.NOT_GIVEN}, "tool_choice"),
                 ({"tool_choice": "required", "tools": [{"type": "function", "function": {
                     "name": "f", "parameters": {"type": "object", "not": {"multipleOf": 2}}}}]}, "tools"),

@@ -265,8 +265,6 @@ constexpr BadField kBadChatFields[] = {
     {R"("tool_choice":"maybe")", "tool_choice", kValue},
     {R"("tool_choice":5)", "tool_choice", kForm},
     {R"("tool_choice":{})", "tool_choice", kValue},
-    {R"("tools":[{"function":{"name":"f"}}],"tool_choice":"required","response_format":{"type":"json_object"})",
-     "tool_choice", kValue},
     {R"("tools":[{"function":{"name":"f"}}],"tool_choice":{"function":{"name":"g"}})",
      "tool_choice", kValue},
     {R"("add_generation_prompt":1)", "add_generation_prompt", kForm},

@@ -431,6 +431,7 @@ BOOST_AUTO_TEST_CASE(a_request_may_name_its_group_and_its_session) {
                  "X-data-parallel-rank is \\\"2\\\", it must be between 0 and 1"));
   post(path, R"({"prompt":"hi","data_parallel_rank":1})", "X-Session-ID: s\r\n");
   BOOST_TEST((engine.last_placement() == Placement{.data_parallel_rank = 1, .session_id = "s"}));
+  reopen();  // the first one is running
   post(path, R"({"prompt":"hi","session_id":"t","kv_transfer_params":{"do_remote_decode":true}})");
   BOOST_TEST((engine.last_placement() ==
               Placement{.session_id = "t", .kv_transfer_params = R"({"do_remote_decode":true})"}));

@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(so_they_do_with_a_cache_of_8_bits) {
   check_memory({.kv_cache_dtype = "int8"});
 }
 
-BOOST_AUTO_TEST_CASE(so_they_do_with_sliding_windows) {
+BOOST_AUTO_TEST_CASE(chunks_give_the_same_tokens_with_sliding_windows) {
   // Windows of 16 tokens, prompts of up to 38 that are computed in steps of less.
   check_memory({.model = "gemma3_text", .num_blocks = 60});
 }
