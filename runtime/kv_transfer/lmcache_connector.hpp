@@ -97,8 +97,6 @@ class LMCacheConnector final : public KVConnector {
   void remove(const lmcache::ChunkId& id, std::uint8_t tiers);
   void save_pieces(Request& known, std::int32_t num_computed, std::int32_t num_known);
   void save(Request& known, const Piece& piece, std::int32_t num_computed);
-  void add_new_blocks(Request* request, const CachedRequestData& cached, std::size_t index,
-                      std::size_t& next) const;
 
   ConnectorRole role_;
   lmcache::LMCacheConfig config_;

@@ -6,6 +6,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/cache/kv_events.hpp"
 #include "runtime/kv_transfer/block_blob.hpp"
+#include "runtime/kv_transfer/scheduled_requests.hpp"
 
 namespace troupe {
 
@@ -280,48 +281,19 @@ void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
   }
 }
 
-/// Request `index` of them; `next` is the first of its new blocks, and becomes that of the next.
-/// Null: nobody keeps them.
-void StoreKVConnector::add_new_blocks(Request* request, const CachedRequestData& cached,
-                                      std::size_t index, std::size_t& next) const {
-  if (cached.new_block_counts.empty()) return;
-  const std::size_t num_groups = cache_.groups.size();
-  for (std::size_t g = 0; g < num_groups; ++g) {
-    const auto count = static_cast<std::size_t>(cached.new_block_counts[index * num_groups + g]);
-    const auto blocks = std::span(cached.new_block_ids).subspan(next, count);
-    if (request != nullptr)
-      request->blocks[g].insert(request->blocks[g].end(), blocks.begin(), blocks.end());
-    next += count;
-  }
-}
-
 std::string StoreKVConnector::build_connector_metadata(const SchedulerOutput& step) {
-  const CachedRequestData& cached = step.cached_requests;
-  std::size_t next_cached = 0;
-  std::size_t next_block = 0;
-  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
-    const RequestId id = step.scheduled_ids[i];
-    const bool is_cached = next_cached < cached.ids.size() && cached.ids[next_cached] == id;
-    const std::size_t index = next_cached;
-    if (is_cached) ++next_cached;
-    const auto found = requests_.find(id);
-    const bool is_known = found != requests_.end() && found->second.state != nullptr;
-    if (is_cached) add_new_blocks(is_known ? &found->second : nullptr, cached, index, next_block);
-    if (!is_known) continue;
+  ScheduledRequests all(step, cache_.groups.size());
+  while (const auto scheduled = all.next()) {
+    const auto found = requests_.find(scheduled->id);
+    if (found == requests_.end() || found->second.state == nullptr) continue;
     Request& request = found->second;
-    std::int32_t num_computed = 0;
-    if (is_cached) {
-      num_computed = cached.num_computed_tokens[index];
-    } else {
-      const auto added = std::ranges::find(step.new_requests, id, &NewRequestData::id);
-      CHECK(added != step.new_requests.end(), value(id));
-      num_computed = added->num_computed_tokens;
-    }
+    ScheduledRequests::append_new_blocks(*scheduled, request.blocks);
     if (role_ == ConnectorRole::kConsumer) continue;
+    const std::int32_t num_computed = all.num_computed(*scheduled);
     extend_hashes(request, *request.state);
     save_blocks(request, {.num_computed = num_computed,
                           .num_known = std::min(request.state->num_tokens(),
-                                                num_computed + step.num_scheduled_tokens[i])});
+                                                num_computed + scheduled->num_scheduled)});
   }
   if (std::exchange(sends_loads_again_, false)) {
     next_.loads.clear();

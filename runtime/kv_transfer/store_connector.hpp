@@ -107,8 +107,6 @@ class StoreKVConnector final : public KVConnector {
   [[nodiscard]] bool has_all(const Request& request, std::size_t group, std::int32_t begin_token,
                              std::int32_t end_token) const;
   void save_blocks(Request& request, const Progress& progress);
-  void add_new_blocks(Request* request, const CachedRequestData& cached, std::size_t index,
-                      std::size_t& next) const;
   /// False: the tier has no room for it.
   bool add(const StoreKey& key, std::size_t tier);
   void remove(const StoreKey& key, std::size_t tier);
