@@ -129,66 +129,19 @@ Result<std::unique_ptr<ChunkTransfers>> ChunkTransfers::open(const lmcache::LMCa
     ASSIGN_OR_RETURN(auto writer, lmcache::make_remote_store(config.remote));
     transfers->remote_writer_ = std::make_unique<lmcache::RemoteWriter>(std::move(writer));
   }
-  transfers->thread_ = std::thread([all = transfers.get()] { all->run(); });
+  transfers->thread_.emplace([all = transfers.get()](Job& job) { all->perform(job); });
   return transfers;
 }
 
-ChunkTransfers::~ChunkTransfers() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-    std::erase_if(jobs_, [](const Job& job) { return std::holds_alternative<Load>(job); });
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
-
-void ChunkTransfers::add(Job job) {
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-  }
-  changed_.notify_all();
-}
-
 void ChunkTransfers::load(ChunkLoad load, std::vector<std::size_t> num_bytes) {
-  add(Load{std::move(load), std::move(num_bytes)});
+  thread_->add(Load{std::move(load), std::move(num_bytes)});
 }
-void ChunkTransfers::remove(const ChunkBlocks& chunk) { add(Removal{chunk}); }
-void ChunkTransfers::clear() { add(Clearing{}); }
+void ChunkTransfers::remove(const ChunkBlocks& chunk) { thread_->add(Removal{chunk}); }
+void ChunkTransfers::clear() { thread_->add(Clearing{}); }
 
 void ChunkTransfers::save(const ChunkBlocks& chunk, Blob blob) {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return waiting_bytes_ == 0 || waiting_bytes_ + blob.size() <= kMaxWaitingBytes;
-    });
-    waiting_bytes_ += blob.size();
-    jobs_.push_back(Save{chunk, std::move(blob)});
-  }
-  changed_.notify_all();
-}
-
-std::vector<ChunkTransfers::Loaded> ChunkTransfers::take_loaded() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(loaded_, {});
-}
-
-void ChunkTransfers::run() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    const Save* const save = std::get_if<Save>(&job);
-    const std::size_t num_bytes = save == nullptr ? 0 : save->blob.size();
-    lock.unlock();
-    perform(job);
-    lock.lock();
-    waiting_bytes_ -= num_bytes;
-    changed_.notify_all();
-  }
+  const std::size_t num_bytes = blob.size();
+  thread_->add(Save{chunk, std::move(blob)}, num_bytes);
 }
 
 std::string ChunkTransfers::key_of(const ChunkBlocks& chunk) const {
@@ -214,8 +167,7 @@ void ChunkTransfers::perform(Job& job) {
     if (!blobs.ok())
       log_warning("chunks of the KV cache cannot be loaded", kv("request", load->load.id),
                   kv("reason", blobs.error().message));
-    const std::lock_guard lock(mutex_);
-    loaded_.push_back({std::move(load->load), std::move(blobs)});
+    thread_->deliver({std::move(load->load), std::move(blobs)});
   } else if (auto* const save = std::get_if<Save>(&job)) {
     seal_blob(save->blob);
     const ChunkBlocks& chunk = save->chunk;

@@ -1,13 +1,10 @@
 #pragma once
 // A worker's side of LMCacheConnectorV1.
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <variant>
@@ -20,11 +17,12 @@
 #include "runtime/kv_transfer/lmcache/remote_threads.hpp"
 #include "runtime/kv_transfer/lmcache/tier_index.hpp"
 #include "runtime/kv_transfer/lmcache_ops.hpp"
+#include "runtime/kv_transfer/transfer_thread.hpp"
 
 namespace troupe {
 
-/// The tiers of one rank, worked on by a thread of its own in the order of the calls; what goes to
-/// the remote store waits on another one. Used by one thread.
+/// The tiers of one rank, worked on by a thread of its own in the order of the calls
+/// (TransferThread); what goes to the remote store waits on another one. Used by one thread.
 class ChunkTransfers {
  public:
   /// What keys and files of the rank are named by.
@@ -34,15 +32,10 @@ class ChunkTransfers {
     std::int32_t rank = 0;
     std::string dtype;
   };
-  static constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
 
   /// Errors: of the remote store and of the folder.
   [[nodiscard]] static Result<std::unique_ptr<ChunkTransfers>> open(
       const lmcache::LMCacheConfig& config, Names names, const BlockOrigin& origin);
-  /// Saves what waits; loads that wait are dropped.
-  ~ChunkTransfers();
-  ChunkTransfers(const ChunkTransfers&) = delete;
-  ChunkTransfers& operator=(const ChunkTransfers&) = delete;
 
   /// `num_bytes` of each chunk's content.
   void load(ChunkLoad load, std::vector<std::size_t> num_bytes);
@@ -57,7 +50,7 @@ class ChunkTransfers {
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;
   };
   /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded();
+  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_->take_loaded(); }
 
  private:
   struct Load {
@@ -75,8 +68,6 @@ class ChunkTransfers {
   using Job = std::variant<Load, Save, Removal, Clearing>;
 
   ChunkTransfers(const lmcache::LMCacheConfig& config, Names names, const BlockOrigin& origin);
-  void add(Job job);
-  void run();
   void perform(Job& job);
   [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const Load& load);
   [[nodiscard]] Result<std::shared_ptr<const Blob>> read(const ChunkBlocks& chunk,
@@ -90,15 +81,9 @@ class ChunkTransfers {
   std::string folder_;  // empty: no disk
   // The thread's.
   std::unordered_map<lmcache::ChunkId, std::shared_ptr<const Blob>, lmcache::ChunkIdHash> memory_;
-  std::unique_ptr<lmcache::RemoteStore> remote_;          // null: none
-  std::unique_ptr<lmcache::RemoteWriter> remote_writer_;  // null: none
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  std::size_t waiting_bytes_ = 0;
-  std::vector<Loaded> loaded_;
-  bool ends_ = false;
-  std::thread thread_;
+  std::unique_ptr<lmcache::RemoteStore> remote_;             // null: none
+  std::unique_ptr<lmcache::RemoteWriter> remote_writer_;     // null: none
+  std::optional<TransferThread<Job, Load, Loaded>> thread_;  // last: it uses the others
 };
 
 class LMCacheConnectorWorker final : public KVConnectorWorker {

@@ -12,65 +12,21 @@ namespace troupe {
 
 BlockTransfers::BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers,
                                const BlockOrigin& origin, std::vector<std::size_t> block_bytes)
-    : tiers_(std::move(tiers)), origin_(origin), block_bytes_(std::move(block_bytes)) {
-  thread_ = std::thread([this] { run(); });
-}
+    : tiers_(std::move(tiers)),
+      origin_(origin),
+      block_bytes_(std::move(block_bytes)),
+      thread_([this](Job& job) { perform(job); }) {}
 
-BlockTransfers::~BlockTransfers() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-    std::erase_if(jobs_, [](const Job& job) { return std::holds_alternative<BlockLoad>(job); });
-  }
-  changed_.notify_all();
-  thread_.join();
+void BlockTransfers::load(BlockLoad load) { thread_.add(std::move(load)); }
+void BlockTransfers::remove(const StoreKey& key, std::uint8_t tier) {
+  thread_.add(Removal{key, tier});
 }
-
-void BlockTransfers::add(Job job) {
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-  }
-  changed_.notify_all();
-}
-
-void BlockTransfers::load(BlockLoad load) { add(std::move(load)); }
-void BlockTransfers::remove(const StoreKey& key, std::uint8_t tier) { add(Removal{key, tier}); }
-void BlockTransfers::copy(const StoreKey& key, std::uint8_t tier) { add(Copy{key, tier}); }
-void BlockTransfers::clear() { add(Clearing{}); }
+void BlockTransfers::copy(const StoreKey& key, std::uint8_t tier) { thread_.add(Copy{key, tier}); }
+void BlockTransfers::clear() { thread_.add(Clearing{}); }
 
 void BlockTransfers::save(const StoreKey& key, Blob blob, std::uint8_t tier) {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return waiting_bytes_ == 0 || waiting_bytes_ + blob.size() <= kMaxWaitingBytes;
-    });
-    waiting_bytes_ += blob.size();
-    jobs_.push_back(Save{key, std::move(blob), tier});
-  }
-  changed_.notify_all();
-}
-
-std::vector<BlockTransfers::Loaded> BlockTransfers::take_loaded() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(loaded_, {});
-}
-
-void BlockTransfers::run() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    const Save* const save = std::get_if<Save>(&job);
-    const std::size_t num_bytes = save == nullptr ? 0 : save->blob.size();
-    lock.unlock();
-    perform(job);
-    lock.lock();
-    waiting_bytes_ -= num_bytes;
-    changed_.notify_all();
-  }
+  const std::size_t num_bytes = blob.size();
+  thread_.add(Save{key, std::move(blob), tier}, num_bytes);
 }
 
 void BlockTransfers::perform(Job& job) {
@@ -79,8 +35,7 @@ void BlockTransfers::perform(Job& job) {
     if (!blobs.ok())
       log_warning("blocks of the KV cache cannot be loaded", kv("request", load->id),
                   kv("reason", blobs.error().message));
-    const std::lock_guard lock(mutex_);
-    loaded_.push_back({std::move(*load), std::move(blobs)});
+    thread_.deliver({std::move(*load), std::move(blobs)});
   } else if (auto* const save = std::get_if<Save>(&job)) {
     seal_blob(save->blob);
     save_now(save->key, std::move(save->blob), save->tier);

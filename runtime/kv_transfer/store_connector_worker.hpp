@@ -1,14 +1,10 @@
 #pragma once
 // A worker's side of a KV connector whose blocks lie in a store of each rank.
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -18,22 +14,17 @@
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
+#include "runtime/kv_transfer/transfer_thread.hpp"
 
 namespace troupe {
 
-/// Works on a store, on a thread of its own, in the order of the calls. What is to be saved and
-/// waits takes at most kMaxWaitingBytes, or one blob. Used by one thread.
+/// Works on a store, on a thread of its own, in the order of the calls (TransferThread). Used by
+/// one thread.
 class BlockTransfers {
  public:
-  static constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
-
   /// The tiers of the store: what is loaded is looked for in this order.
   BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers, const BlockOrigin& origin,
                  std::vector<std::size_t> block_bytes);
-  /// Saves what waits; loads that wait are dropped.
-  ~BlockTransfers();
-  BlockTransfers(const BlockTransfers&) = delete;
-  BlockTransfers& operator=(const BlockTransfers&) = delete;
 
   void load(BlockLoad load);
   /// Waits until there is room.
@@ -50,7 +41,7 @@ class BlockTransfers {
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;
   };
   /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded();
+  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_.take_loaded(); }
 
  private:
   struct Save {
@@ -69,8 +60,6 @@ class BlockTransfers {
   struct Clearing {};
   using Job = std::variant<BlockLoad, Save, Removal, Copy, Clearing>;
 
-  void add(Job job);
-  void run();
   void perform(Job& job);
   void save_now(const StoreKey& key, Blob blob, std::uint8_t tier);
   [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load);
@@ -79,14 +68,8 @@ class BlockTransfers {
 
   std::vector<std::unique_ptr<BlockStore>> tiers_;  // the thread's
   BlockOrigin origin_;
-  std::vector<std::size_t> block_bytes_;  // per group
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  std::size_t waiting_bytes_ = 0;
-  std::vector<Loaded> loaded_;
-  bool ends_ = false;
-  std::thread thread_;
+  std::vector<std::size_t> block_bytes_;           // per group
+  TransferThread<Job, BlockLoad, Loaded> thread_;  // last: it uses the others
 };
 
 /// Opens the tiers of a rank's store. Errors: of the stores.
