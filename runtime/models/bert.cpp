@@ -137,16 +137,7 @@ class BertModel final : public Model {
     const Matrix added = scratch.take(batch.num_tokens(), config_.hidden_size);
     const ForwardBatch* const device_batch = device_batch_.put(batch);
     if (device_batch == nullptr) return;
-    LayerStep step{.device = device_,
-                   .ops = device_.ops(),
-                   .context = device_.context(),
-                   .batch = batch,
-                   .device_batch = *device_batch,
-                   .query_start_loc = batch.query_start_loc,
-                   .device_query_start_loc = device_batch->query_start_loc.data(),
-                   .caches = caches,
-                   .peers = peers,
-                   .scratch = scratch};
+    const LayerStep step = LayerStep::of(device_, batch, *device_batch, caches, peers, scratch);
     embed(step, x, added);
     std::int32_t number = 0;
     for (const auto& layer : layers_) {
@@ -162,10 +153,7 @@ class BertModel final : public Model {
       for (LayerHook* const hook : batch.layer_hooks) hook->after_layer(number);
       ++number;
     }
-    step.query_start_loc = batch.output_start_loc;
-    const Matrix outputs = keep_queries(step, x);
-    device_.copy(hidden.data, outputs.data,
-                 static_cast<std::size_t>(outputs.num_rows * outputs.num_cols) * sizeof(float));
+    copy_outputs(step, x, hidden);
   }
 
   void compute_logits(ConstMatrix, Communicator*, Matrix) override {

@@ -248,18 +248,8 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
   const ForwardBatch* const device_batch = device_batch_.put(batch);
   if (device_batch == nullptr) return;
-  LayerStep step{.device = device_,
-                 .ops = device_.ops(),
-                 .context = device_.context(),
-                 .batch = batch,
-                 .device_batch = *device_batch,
-                 .query_start_loc = batch.query_start_loc,
-                 .device_query_start_loc = device_batch->query_start_loc.data(),
-                 .caches = caches,
-                 .peers = peers,
-                 .scratch = scratch,
-                 .adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc,
-                                                batch.output_start_loc)};
+  LayerStep step = LayerStep::of(device_, batch, *device_batch, caches, peers, scratch);
+  step.adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc, batch.output_start_loc);
   has_adapters_ = step.adapters != nullptr;
   step_outputs_ = hidden.data;
 

@@ -5,6 +5,28 @@
 
 namespace troupe {
 
+LayerStep LayerStep::of(Device& device, const ForwardBatch& batch, const ForwardBatch& device_batch,
+                        std::span<const LayerKvCache> caches, Communicator* peers,
+                        Scratch scratch) {
+  return {.device = device,
+          .ops = device.ops(),
+          .context = device.context(),
+          .batch = batch,
+          .device_batch = device_batch,
+          .query_start_loc = batch.query_start_loc,
+          .device_query_start_loc = device_batch.query_start_loc.data(),
+          .caches = caches,
+          .peers = peers,
+          .scratch = scratch};
+}
+
+void copy_outputs(LayerStep step, Matrix x, Matrix hidden) {
+  step.query_start_loc = step.batch.output_start_loc;
+  const Matrix outputs = keep_queries(step, x);
+  step.device.copy(hidden.data, outputs.data,
+                   static_cast<std::size_t>(outputs.num_rows * outputs.num_cols) * sizeof(float));
+}
+
 Matrix keep_queries(const LayerStep& step, Matrix x) {
   const std::span<const std::int32_t> tokens = step.batch.query_start_loc;
   const std::span<const std::int32_t> queries = step.query_start_loc;

@@ -81,6 +81,11 @@ struct LayerStep {
   Scratch scratch;
   const StepAdapters* adapters = nullptr;  ///< null: no sequence has one
 
+  /// All tokens of a batch, without adapters. Pre: `device_batch` is the same batch on the device.
+  [[nodiscard]] static LayerStep of(Device& device, const ForwardBatch& batch,
+                                    const ForwardBatch& device_batch,
+                                    std::span<const LayerKvCache> caches, Communicator* peers,
+                                    Scratch scratch);
   [[nodiscard]] std::int64_t num_queries() const noexcept { return query_start_loc.back(); }
   /// The rows of the queries that adapters update. Pre: there are adapters.
   [[nodiscard]] const AdapterRows& adapter_queries() const noexcept {
@@ -105,6 +110,9 @@ void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedM
 }
 /// Of `x`, with a row for each token, the rows of the step's queries, moved to the front in order.
 [[nodiscard]] Matrix keep_queries(const LayerStep& step, Matrix x);
+/// hidden = of `x`, with a row for each token of the batch, the rows of its outputs. `x` is used
+/// up.
+void copy_outputs(LayerStep step, Matrix x, Matrix hidden);
 
 /// y = x W^T + b, with the rows of several checkpoint matrices as one W; of each the rows that this
 /// rank has.

@@ -199,16 +199,7 @@ class WhisperModel final : public Model {
     const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
     const ForwardBatch* const device_batch = device_batch_.put(batch);
     if (device_batch == nullptr) return;
-    LayerStep step{.device = device_,
-                   .ops = device_.ops(),
-                   .context = device_.context(),
-                   .batch = batch,
-                   .device_batch = *device_batch,
-                   .query_start_loc = batch.query_start_loc,
-                   .device_query_start_loc = device_batch->query_start_loc.data(),
-                   .caches = caches,
-                   .peers = peers,
-                   .scratch = scratch};
+    const LayerStep step = LayerStep::of(device_, batch, *device_batch, caches, peers, scratch);
     look_up(step, words_, config_.vocab_size, device_batch->token_ids.data(),
             config_.embedding_scale, residual);
     look_up(step, positions_, config_.max_positions, device_batch->positions.data(), 1, x);
@@ -232,10 +223,7 @@ class WhisperModel final : public Model {
       ++number;
     }
     norm(norm_);
-    step.query_start_loc = batch.output_start_loc;
-    const Matrix outputs = keep_queries(step, normed);
-    device_.copy(hidden.data, outputs.data,
-                 static_cast<std::size_t>(outputs.num_rows * outputs.num_cols) * sizeof(float));
+    copy_outputs(step, normed, hidden);
   }
 
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override {
