@@ -2,6 +2,7 @@
 """LoRA adapters in a running server: loaded at the start, live and from a watched folder; many at once; unloaded under
 load; and back again whatever process is killed, with the tokens that PEFT gives."""
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -116,9 +117,10 @@ class Adapters(unittest.TestCase):
             long = GOLDENS["llama_head"]["prompts"][2]
             expected = tokens(server, "llama_head", long, 300)
             with concurrent.futures.ThreadPoolExecutor(16) as pool:
-                running = []
-                streams = [pool.submit(stream, server, "llama_head", long, 300, lambda: running.append(1)) for _ in range(8)]
-                wait_until(lambda: running, "a stream")
+                running = set()
+                streams = [pool.submit(stream, server, "llama_head", long, 300, functools.partial(running.add, index))
+                           for index in range(8)]
+                wait_until(lambda: len(running) == 8, "the streams to begin")
                 self.assertEqual(post(server, "/v1/unload_lora_adapter", {"lora_name": "llama_head"}),
                                  (200, "Success: LoRA adapter 'llama_head' removed successfully."))
                 self.assertEqual(post(server, "/v1/completions", {"model": "llama_head", "prompt": "a"})[0], 404)
@@ -148,7 +150,7 @@ class Adapters(unittest.TestCase):
                 with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
                     running = []
                     streams = [pool.submit(stream, server, name, prompt, 120, lambda: running.append(1)) for name, prompt in jobs]
-                    wait_until(lambda: len(running) > len(jobs), "the streams")
+                    wait_until(lambda: running, "a stream")
                     back = "engine ready" if victim == "supervisor" else "engine restarted"
                     ready = server.log().count(back)
                     os.kill(server.supervisor() if victim == "supervisor" else server.nodes()[victim], signal.SIGKILL)
