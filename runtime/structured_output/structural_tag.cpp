@@ -91,10 +91,10 @@ class TagConversion {
     }
     return marked;
   }
-  /// As it was written, at most so much as an error shows.
+  /// As it was written.
   static std::string shown(std::string text) {
     std::erase(text, GrammarVocabulary::kSpecialMark);
-    return text.substr(0, 64);
+    return text;
   }
   static const Json& list(const Json& object, const char* name, const std::string& where) {
     if (!object.contains(name) || !object[name].is_array() || object[name].empty())
@@ -279,10 +279,15 @@ class TagConversion {
     for (const Tag& each : tags) {
       const bool has_trigger = std::ranges::any_of(
           triggers, [&](const std::string& trigger) { return each.begin.starts_with(trigger); });
-      if (!has_trigger) fail(where + ": no trigger begins the tag '" + shown(each.begin) + "'");
+      if (!has_trigger)
+        fail(where + ": no trigger begins the tag '" + shown(each.begin).substr(0, 64) + "'");
       reachable.push_back(each.node);
     }
     std::ranges::copy(triggers, std::back_inserter(text.excluded));
+    // Nor is one spelled by other tokens, which who reads the text takes for it.
+    for (const std::string& trigger : triggers)
+      if (std::string spelled = shown(trigger); spelled != trigger)
+        text.excluded.push_back(std::move(spelled));
     const GrammarNodeId free = text_without(text.excluded, text.has_special_tokens);
     const GrammarNodeId next = builder_.sequence({free, builder_.choice(reachable)});
     if (text.stop_after_first) return text.at_least_one ? next : builder_.choice({next, free});

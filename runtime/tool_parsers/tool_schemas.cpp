@@ -148,8 +148,8 @@ Json any_arguments(const Json& tool, const CallPattern& pattern) {
     return part.kind == PatternPartKind::kParameters || part.kind == PatternPartKind::kPython;
   });
   if (!one_by_one) return schema;
-  for (const auto& [name, unused] : parameters_of(tool).value("properties", Json::object()).items())
-    schema["properties"][name] = true;
+  const Json properties = parameters_of(tool).value("properties", Json::object());
+  for (const auto& [name, unused] : properties.items()) schema["properties"][name] = true;
   return schema;
 }
 
