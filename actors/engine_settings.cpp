@@ -21,6 +21,7 @@
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/picture_format.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "runtime/tool_parsers/tool_schemas.hpp"
 
 namespace troupe {
 namespace {
@@ -192,6 +193,7 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   add_optional("max_new_tokens", sampling.max_new_tokens);
   add("response_role", options.server.response_role);
   add("tool_call_parser", options.server.tool_call_parser);
+  add("tool_strict_level", options.server.tool_strict_level);
   add("reasoning_parser", options.server.reasoning_parser);
   add("content_format", options.model.chat_template_content_format);
   add("chat_template", chat.options.chat_template);
@@ -494,6 +496,27 @@ Result<AnswerDefaults> answer_defaults(const Options& options) {
     if (reasoning == "auto") answers.reasoning = detect_reasoning_format(source);
   }
   if (!options.server.enable_auto_tool_choice) answers.tools = nullptr;
+  const auto level = find_tool_strict_level(options.server.tool_strict_level);
+  if (!level)
+    return invalid_argument("tool-strict-level " + options.server.tool_strict_level +
+                                " is none of auto, function, parameter",
+                            "tool-strict-level");
+  answers.strict_level = *level;
+  if (*level != ToolStrictLevel::kAuto) {
+    // Of any function; names of parameters may be in the way later.
+    constexpr std::string_view kSample = R"([{"type":"function","function":{"name":"f"}}])";
+    std::optional<std::string> tag;
+    if (answers.tools != nullptr) {
+      ASSIGN_OR_RETURN(tag, calls_tag(*answers.tools, kSample, {.strict_level = *level}));
+    }
+    if (!tag)
+      return invalid_argument("tool-strict-level " + options.server.tool_strict_level +
+                                  " cannot be held with " +
+                                  (answers.tools == nullptr
+                                       ? "a model whose calls are not parsed"
+                                       : "calls in the format " + std::string(answers.tools->name)),
+                              "tool-strict-level");
+  }
   return answers;
 }
 

@@ -387,6 +387,10 @@ void bind_options(OptionSet& set, Options& options) {
            "hermes, llama3_json, llama4_pythonic, pythonic, mistral, qwen3_coder, deepseek_v3, "
            "deepseek_v31, deepseek_v32, glm45, kimi_k2, granite, phi4_mini_json, functiongemma, "
            "openai, minimax_m2, seed_oss, nemotron_json, jamba, internlm, lfm2")
+      .add("tool-strict-level", server.tool_strict_level,
+           "what calls are held to by a grammar from where they begin: auto (forced ones and those "
+           "of strict functions to the schema), function (all to the format and the names of "
+           "functions) or parameter (all to the schemas)")
       .add("reasoning-parser", server.reasoning_parser,
            "format of the model's reasoning: auto (by the chat template), none, or one of "
            "deepseek_r1, deepseek_v3, qwen3, glm45, kimi_k2, minimax_m2, seed_oss, mistral, "

@@ -138,6 +138,7 @@ struct ServerOptions {
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
   std::string tool_call_parser = "auto";
+  std::string tool_strict_level = "auto";
   std::string reasoning_parser = "auto";
   bool enable_auto_tool_choice = true;
   bool exclude_tools_when_tool_choice_none = false;

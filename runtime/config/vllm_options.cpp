@@ -110,7 +110,6 @@ constexpr VllmOption kOptions[] = {
     {"guided-decoding-disable-additional-properties", kRefused, kRequestGrammars},
     {"structured-outputs-config", kRefused, kRequestGrammars},
     {"tool-parser-plugin", kRefused, kNoCode},
-    {"tool-strict-level", kRefused, kNotOffered},
     {"reasoning-parser-plugin", kRefused, kNoCode},
     {"enable-reasoning", kFlag, "the reasoning parser follows from the chat template"},
     {"fully-sharded-loras", kFlag, "each worker has of every adapter what its shard needs"},

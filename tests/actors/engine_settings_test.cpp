@@ -166,6 +166,19 @@ BOOST_AUTO_TEST_CASE(an_unknown_format_of_answers_is_an_error_with_its_name) {
              "tool-call-parser hermse is unknown");
   setup.options.server.tool_call_parser = "auto";
   BOOST_TEST(answer_defaults(setup.options).value().tools->name == "hermes");  // the demo model's
+  setup.options.server.tool_strict_level = "parameter";
+  BOOST_TEST((answer_defaults(setup.options).value().strict_level == ToolStrictLevel::kParameter));
+  setup.options.server.tool_strict_level = "strict";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-strict-level strict is none of auto, function, parameter");
+  setup.options.server.tool_strict_level = "function";
+  setup.options.server.tool_call_parser = "pythonic";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-strict-level function cannot be held with calls in the format pythonic");
+  setup.options.server.tool_call_parser = "none";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-strict-level function cannot be held with a model whose calls are not parsed");
+  setup.options.server.tool_strict_level = "auto";
   setup.options.server.enable_auto_tool_choice = false;
   BOOST_TEST((answer_defaults(setup.options).value().tools == nullptr));
 }
