@@ -1,6 +1,7 @@
 #include "actors/engine_settings.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 #include <utility>
 
@@ -17,6 +18,8 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
+#include "runtime/multimodal/media_io.hpp"
+#include "runtime/multimodal/picture_cache.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/picture_format.hpp"
@@ -202,6 +205,49 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   return to_hex(xxh3_128(text.str()));
 }
 
+/// What a file says, without reading it; it may be absent.
+std::string version_of(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  if (error) return {};
+  const auto time = std::filesystem::last_write_time(file, error);
+  return file.string() + ' ' + std::to_string(size) + ' ' +
+         std::to_string(time.time_since_epoch().count()) + '\n';
+}
+
+/// Where an item's data goes through encoders, it is with the front end; the shared memory of a
+/// host is of no use to an engine on another one.
+std::string picture_cache_kind(const Options& options, const Topology& topology) {
+  const std::string& kind = options.media.mm_processor_cache_type;
+  const std::string front_end = "processor_only";
+  const bool has_encoders = std::ranges::any_of(
+      topology.nodes, [](const NodeConfig& node) { return node.has(Role::kEncoder); });
+  if (has_encoders) return front_end;
+  if (kind != "shm") return kind;
+  for (std::int32_t group = 0; group < topology.size.num_groups; ++group)
+    if (topology.node_of(Role::kInputProcessor, group).host !=
+        topology.node_of(Role::kScheduler, group).host)
+      return front_end;
+  return kind;
+}
+
+/// Both sides come to the same result. Errors: those of options_topology.
+Result<PictureCacheOptions> picture_cache_options(const Options& options) {
+  ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
+  const MediaOptions& media = options.media;
+  constexpr double kGiB = 1 << 30;
+  constexpr std::size_t kMiB = 1 << 20;
+  PictureCacheOptions cache{
+      .kind = picture_cache_kind(options, topology),
+      .max_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB),
+      .max_object_bytes = static_cast<std::size_t>(media.mm_shm_cache_max_object_size_mb) * kMiB,
+      .key = TROUPE_VERSION " " + options.model.model + '\n'};
+  for (const char* const file : {"preprocessor_config.json", "processor_config.json", "config.json"})
+    cache.key += version_of(std::filesystem::path(options.model.model) / file);
+  if (!options.model.mmproj.empty()) cache.key += version_of(options.model.mmproj);
+  return cache;
+}
+
 /// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
 Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& options,
                                                                  const ModelLoaded& model,
@@ -212,7 +258,10 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
   ASSIGN_OR_RETURN(PictureFormat format, picture_format(*config.image_tokens, tokenizer));
   const MediaOptions& media = options.media;
   ASSIGN_OR_RETURN(const std::int64_t max_pictures, max_pictures_per_prompt(media));
-  constexpr double kGiB = 1 << 30;
+  ASSIGN_OR_RETURN(const PictureCacheOptions cache_options, picture_cache_options(options));
+  if (cache_options.kind != media.mm_processor_cache_type)
+    log_info("pictures are kept in the front end", kv("mm_processor_cache_type", cache_options.kind));
+  ASSIGN_OR_RETURN(std::shared_ptr<PictureCache> cache, make_picture_cache(cache_options));
   return PictureInputs::load(
       options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
       {.loader = {.local_folder = media.allowed_local_media_path,
@@ -221,7 +270,8 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
        .max_tokens = model.max_model_len,
        .model_id = options.model.model,
        .processor_kwargs = media.mm_processor_kwargs,
-       .max_cache_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB)});
+       .media_io_kwargs = media.media_io_kwargs,
+       .cache = std::move(cache)});
 }
 
 /// Errors: those of the chat templates.
@@ -596,6 +646,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
     std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars) {
   ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
+  RETURN_IF_ERROR(parse_media_io_kwargs(options.media.media_io_kwargs, {}));
   std::shared_ptr<const PictureInputs> pictures;
   std::shared_ptr<const SpeechInputs> speech;
   if (is_encoder_decoder(model)) {
@@ -622,6 +673,13 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.speech = std::move(speech);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
+}
+
+Result<std::shared_ptr<ItemCache>> make_engine_item_cache(const Options& options,
+                                                          const ModelLoaded& model) {
+  if (model.max_item_embeds == 0 || is_encoder_decoder(model)) return std::shared_ptr<ItemCache>();
+  ASSIGN_OR_RETURN(const PictureCacheOptions cache, picture_cache_options(options));
+  return make_item_cache(cache);
 }
 
 std::uint64_t first_seed(const ModelOptions& model) {

@@ -391,6 +391,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
                        make_ec_connector(self, what.model));
       node.groups[what.group].ec_connector = ec_connector;
       ASSIGN_OR_RETURN(std::shared_ptr<KVConnector> kv_connector, make_kv_connector(options, what));
+      ASSIGN_OR_RETURN(std::shared_ptr<ItemCache> item_cache,
+                       make_engine_item_cache(options, what.model));
       return ActorHandles{pointer(spawn_scheduler(
           system, config,
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
@@ -399,7 +401,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
            .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
            .kv_connector = std::move(kv_connector),
            .ec_connector = std::move(ec_connector),
-           .grammar_compiler = grammar_pool_of(node, what.model)}))};
+           .grammar_compiler = grammar_pool_of(node, what.model),
+           .item_cache = std::move(item_cache)}))};
     }
     case Role::kKVCacheManager: {
       KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);

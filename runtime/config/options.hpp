@@ -91,7 +91,10 @@ struct EngineOptions {
 struct MediaOptions {
   std::string limit_mm_per_prompt;  ///< JSON object; empty: no limit of its own
   std::string mm_processor_kwargs;  ///< JSON object, or empty
+  std::string media_io_kwargs;      ///< JSON object, or empty
   double mm_processor_cache_gb = 4;
+  std::string mm_processor_cache_type = "lru";
+  std::int64_t mm_shm_cache_max_object_size_mb = 128;
   std::string allowed_local_media_path;  ///< empty: none
   std::vector<std::string> allowed_media_domains;
 };

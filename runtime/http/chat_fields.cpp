@@ -112,6 +112,7 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
   prompt.template_kwargs_json = read_template_kwargs(fields, defaults.answers);
   prompt.mm_processor_kwargs_json =
       fields.raw("mm_processor_kwargs", JsonKind::kObject).value_or("");
+  prompt.media_io_kwargs_json = fields.raw("media_io_kwargs", JsonKind::kObject).value_or("");
   prompt.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
   prompt.continue_final_message = fields.boolean("continue_final_message").value_or(false);
   prompt.add_special_tokens = fields.boolean("add_special_tokens").value_or(false);

@@ -12,9 +12,8 @@ struct RefusedField {
 };
 /// Rejected with any value.
 constexpr RefusedField kRefused[] = {
-    {"audio"},           {"functions", "tools"}, {"logprob_token_ids"},
-    {"media_io_kwargs"}, {"prediction"},         {"prompt_embeds"},
-    {"structural_tag"},  {"watermarking"},       {"web_search_options"},
+    {"audio"},         {"functions", "tools"}, {"logprob_token_ids"}, {"prediction"},
+    {"prompt_embeds"}, {"structural_tag"},     {"watermarking"},      {"web_search_options"},
 };
 
 /// Only false is supported.

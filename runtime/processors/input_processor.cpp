@@ -7,6 +7,7 @@
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/request_time.hpp"
+#include "runtime/multimodal/media_io.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
@@ -206,6 +207,10 @@ RenderReply InputProcessor::render(const RenderRequest& request,
   return reply;
 }
 
+PictureCache* InputProcessor::picture_cache() const noexcept {
+  return options_.pictures == nullptr ? nullptr : options_.pictures->cache().get();
+}
+
 WorkLimits InputProcessor::limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
                                           std::chrono::steady_clock::time_point now) const {
   WorkLimits limits{.cancelled = std::move(cancelled), .deadline = std::nullopt};
@@ -244,6 +249,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   if (chat_renderer_ == nullptr) {
     return invalid_argument("this model has no chat template", "messages");
   }
+  RETURN_IF_ERROR(parse_media_io_kwargs({}, chat.media_io_kwargs_json));
   ASSIGN_OR_RETURN(RenderedChat rendered,
                    chat_renderer_->render(chat, context.clock, context.limits));
   if (!rendered.media.empty())
@@ -287,7 +293,10 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
   for (MediaPart& part : rendered.media)
     sources.push_back({.url = std::move(part.url), .uuid = std::move(part.uuid)});
   ASSIGN_OR_RETURN(PictureInputs::Expanded expanded,
-                   options_.pictures->expand(rendered.text, sources, chat.mm_processor_kwargs_json,
+                   options_.pictures->expand(rendered.text, sources,
+                                             {.processor_kwargs = chat.mm_processor_kwargs_json,
+                                              .media_io_kwargs = chat.media_io_kwargs_json,
+                                              .with_data = context.with_item_data},
                                              context.limits));
   if (must_fit) RETURN_IF_ERROR(check_text(expanded.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,

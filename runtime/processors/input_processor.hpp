@@ -17,6 +17,7 @@
 namespace troupe {
 
 class GrammarCache;
+class PictureCache;
 class PictureInputs;
 class SpeechInputs;
 
@@ -49,6 +50,7 @@ struct InputProcessorOptions {
 struct InputContext {
   ChatClock clock;
   WorkLimits limits;
+  bool with_item_data = false;  ///< as in PictureSettings
 };
 
 /// Owns the tokenizer and the chat templates. The result for a request depends only on the
@@ -80,6 +82,9 @@ class InputProcessor {
 
   /// Renders or tokenizes a prompt. For a TokensPrompt: its text, with special tokens.
   [[nodiscard]] RenderReply render(const RenderRequest& request, const InputContext& context) const;
+
+  /// Null: there is none.
+  [[nodiscard]] PictureCache* picture_cache() const noexcept;
 
   /// Limits of work that begins at `now`; setting the flag cancels it.
   [[nodiscard]] WorkLimits limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,

@@ -201,6 +201,8 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
   if (request.status == RequestStatus::kFinishedError && end != nullptr) output.error = end->error;
   output.stop_reason = request.stop_reason;  // a session keeps that of its last stop
   if (stopped) output.finish_reason = finish_reason(request.status);
+  if (stopped && ec_connector_ != nullptr)
+    output.ec_transfer_params = ec_connector_->transfer_params(request);
   return stopped;
 }
 

@@ -281,7 +281,7 @@ constexpr BadField kBadChatFields[] = {
     {R"("reasoning_effort":"huge")", "reasoning_effort", kValue},
     {R"("reasoning_effort":1)", "reasoning_effort", kForm},
     {R"("parallel_tool_calls":"no")", "parallel_tool_calls", kForm},
-    {R"("media_io_kwargs":{})", "media_io_kwargs", kNotOffered},
+    {R"("media_io_kwargs":[])", "media_io_kwargs", kForm},
     {R"("tools":[{"function":{"name":"f","strict":true}}])", "tools", kNotOffered},
     {R"("tools":[{"type":"custom","custom":{"name":"f"}}])", "tools", kNotOffered},
 };
