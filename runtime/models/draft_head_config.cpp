@@ -119,15 +119,12 @@ Result<void> read_eagle3(const json& fields, const ModelConfig& target, DraftHea
 }
 
 /// Of the model's own layers, one that guesses.
-Result<DraftHeadConfig> load_mtp_config(const std::filesystem::path& folder,
-                                        const ModelConfig& target) {
-  if (target.architecture != kMtpArchitecture || is_gguf(folder))
+Result<DraftHeadConfig> read_mtp(const json& root, const ModelConfig& target) {
+  if (target.architecture != kMtpArchitecture)
     return Error{ErrorCode::kUnsupported,
-                 "method \"mtp\" is supported for folders with " + std::string(kMtpArchitecture) +
+                 "method \"mtp\" is supported for " + std::string(kMtpArchitecture) +
                      " only, the model is " + target.architecture,
                  "speculative-config"};
-  ASSIGN_OR_RETURN(const std::string text, read_model_text(folder, kHeadFile));
-  ASSIGN_OR_RETURN(const json root, parse_json_object(text, kHeadFile));
   ConfigFields fields(root, std::string(kHeadFile));
   const std::int64_t count = fields.integer("num_nextn_predict_layers", 0, 0, 1 << 12);
   if (fields.error()) return *fields.error();
@@ -164,11 +161,16 @@ std::string_view to_string(DraftHeadKind kind) noexcept {
 Result<DraftHeadConfig> load_draft_head_config(DraftHeadKind kind,
                                                const std::filesystem::path& folder,
                                                const ModelConfig& target) {
-  if (kind == DraftHeadKind::kMtp) return load_mtp_config(folder, target);
   if (is_gguf(folder))
     return Error{ErrorCode::kUnsupported, "a GGUF file has no draft head", "speculative-config"};
   ASSIGN_OR_RETURN(const std::string text, read_model_text(folder, kHeadFile));
-  ASSIGN_OR_RETURN(const json root, parse_json_object(text, kHeadFile));
+  return parse_draft_head_config(kind, text, target);
+}
+
+Result<DraftHeadConfig> parse_draft_head_config(DraftHeadKind kind, std::string_view json_text,
+                                                const ModelConfig& target) {
+  ASSIGN_OR_RETURN(const json root, parse_json_object(json_text, kHeadFile));
+  if (kind == DraftHeadKind::kMtp) return read_mtp(root, target);
   ASSIGN_OR_RETURN(const json fields, flat_fields(root));
   DraftHeadConfig config{.kind = kind, .target_hidden_size = target.hidden_size};
   ASSIGN_OR_RETURN(config.layers, read_layers(fields));

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/worker.hpp"
@@ -33,5 +33,8 @@ struct DraftHeadConfig {
 Result<DraftHeadConfig> load_draft_head_config(DraftHeadKind kind,
                                                const std::filesystem::path& folder,
                                                const ModelConfig& target);
+/// The same of the text of such a file.
+Result<DraftHeadConfig> parse_draft_head_config(DraftHeadKind kind, std::string_view json_text,
+                                                const ModelConfig& target);
 
 }  // namespace troupe

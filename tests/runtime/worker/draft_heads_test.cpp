@@ -383,8 +383,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_draft_for_a_model_is_refused) {
   const std::string llama = (kModelsOfHeads / "llama").string();
   BOOST_TEST(refusal(llama, {.num_draft_tokens = 2, .draft_head = DraftHeadKind::kMtp}) ==
              "draft head " + llama +
-                 ": method \"mtp\" is supported for folders with DeepseekV3ForCausalLM only, the "
-                 "model is LlamaForCausalLM");
+                 ": method \"mtp\" is supported for DeepseekV3ForCausalLM only, the model is "
+                 "LlamaForCausalLM");
   const std::string deepseek = (kModelsOfHeads / "deepseek_v3").string();
   BOOST_TEST(refusal(deepseek, {.num_draft_tokens = 2, .draft_head = DraftHeadKind::kMtp}) ==
              "draft head " + deepseek +
