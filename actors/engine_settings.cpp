@@ -40,13 +40,18 @@ SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
 }
 
 /// Like vLLM not with drafts that are looked up, of which there are none in most steps: the next
-/// one waits to see. A draft model makes as many as are wanted, and they stay with the workers: the
-/// next step is planned with placeholders.
+/// one waits to see. A draft model or head makes as many as are wanted, and they stay with the
+/// workers: the next step is planned with placeholders. But for a pipeline, whose first stage does
+/// not know them, and where their number adapts.
 bool plans_ahead(const EngineOptions& engine) {
   const SpeculativeDecoding speculative = speculative_decoding(engine);
-  return engine.async_scheduling &&
-         (speculative.num_draft_tokens == 0 || !speculative.draft_model.empty());
+  return engine.async_scheduling && (speculative.num_draft_tokens == 0 ||
+                                     (speculative.has_draft_layers() && !speculative.adaptive &&
+                                      engine.pipeline_parallel_size == 1));
 }
+
+/// What a draft head has at a position depends on the token behind it.
+constexpr std::int32_t kDraftHeadLookahead = 1;
 
 /// Embeddings of pictures that the workers keep.
 std::int32_t encoder_cache_size(const EngineOptions& engine) {
@@ -379,7 +384,13 @@ Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded&
   plan_states(layers, {.prefix_caching = caches_prefixes(options.engine, model),
                        .num_draft_tokens = speculative_decoding(options.engine).num_draft_tokens,
                        .max_model_len = model.max_model_len});
-  return make_kv_cache_config(layers, kv_cache_limits(options, model));
+  ASSIGN_OR_RETURN(KVCacheConfig config,
+                   make_kv_cache_config(layers, kv_cache_limits(options, model)));
+  if (!speculative_decoding(options.engine).has_draft_head()) return config;
+  const std::int32_t first = static_cast<std::int32_t>(layers.size()) - model.num_draft_layers;
+  for (KVCacheGroup& group : config.groups)
+    group.eagle = std::ranges::any_of(group.layers, [&](auto layer) { return layer >= first; });
+  return config;
 }
 
 Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
@@ -408,6 +419,8 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
   if (engine.kv_cache_metrics) settings.metrics_sample_rate = engine.kv_cache_metrics_sample;
+  settings.eagle_block_drop = speculative_decoding(engine).has_draft_head();
+  if (settings.eagle_block_drop) settings.num_prefill_lookahead = kDraftHeadLookahead;
   settings.kv_connector = !kv_transfer_config(engine).empty();
   return settings;
 }
@@ -475,11 +488,13 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
-  if (!speculative.draft_model.empty()) {
-    // It keeps keys and values of what it guesses.
+  // Both keep keys and values of what they guess.
+  if (speculative.has_draft_layers())
     config.speculative.num_lookahead_tokens = speculative.num_draft_tokens;
+  if (speculative.has_draft_head())
+    config.speculative.num_prefill_lookahead = kDraftHeadLookahead;
+  else if (speculative.has_draft_layers())
     config.speculative.draft_slots = kDraftModelSlots;
-  }
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   if (model.max_item_embeds > 0) {
     const std::int64_t most = engine.max_num_encoder_input_tokens > 0

@@ -224,12 +224,14 @@ void bind_options(OptionSet& set, Options& options) {
            "seconds that rendering and tokenizing a prompt may take; then the request gets 400; 0: "
            "no limit",
            0, 86400)
-      .add("speculative-config", engine.speculative_config,
-           "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
-           "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
-           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
-           "_min_token_prob) or draft_model (model, quantization); adaptive: fewer drafts where "
-           "they do not come true, the default with suffix")
+      .add(
+          "speculative-config", engine.speculative_config,
+          "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
+          "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
+          "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
+          "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
+          "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
+          "come true, the default with suffix")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
@@ -572,14 +574,8 @@ Result<void> validate(const Options& options) {
   ASSIGN_OR_RETURN(
       const SpeculativeDecoding speculative,
       parse_speculative_config(engine.speculative_config, engine.tensor_parallel_size));
-  if (!speculative.draft_model.empty() && engine.pipeline_parallel_size > 1) {
-    return invalid_argument(
-        "speculative-config with a draft model needs pipeline-parallel-size 1, it is " +
-            std::to_string(engine.pipeline_parallel_size) +
-            ": the draft model cannot be split into stages",
-        "speculative-config");
-  }
-  if (!speculative.draft_model.empty() && engine.max_num_batched_tokens <= kDraftModelSlots) {
+  if (speculative.has_draft_layers() && !speculative.has_draft_head() &&
+      engine.max_num_batched_tokens <= kDraftModelSlots) {
     return invalid_argument(
         "max-num-batched-tokens is " + std::to_string(engine.max_num_batched_tokens) +
             ", with a draft model it must be at least " + std::to_string(kDraftModelSlots + 1),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -98,12 +99,21 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
 }
 
 void DecoderLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const {
+  mixers_.front().norm.add_and_apply(step, x, residual, normed);
+  forward(step, normed, residual, x, normed);
+}
+
+void DecoderLayer::forward(const LayerStep& step, ConstMatrix input, Matrix residual, Matrix x,
+                           Matrix normed) const {
   const std::int64_t num_queries = step.num_queries();
+  x = first_rows(x, num_queries);
   bool is_first = true;
   for (const NormedMixer& part : mixers_) {
-    part.norm.add_and_apply(step, x, residual, normed);
-    x = first_rows(x, num_queries);
-    part.mixer->forward(step, normed, x);
+    if (!is_first) {
+      part.norm.add_and_apply(step, x, residual, normed);
+      input = normed;
+    }
+    part.mixer->forward(step, input, x);
     if (num_queries == 0) return;
     if (std::exchange(is_first, false)) {
       residual = keep_queries(step, residual);
@@ -193,6 +203,13 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
     scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
     workspace_bytes = std::max(workspace_bytes, memory.workspace_bytes);
   }
+  if (!kept_layers_.empty()) {
+    const auto num_kept = static_cast<std::int64_t>(kept_layers_.size());
+    const std::int64_t kept_bytes =
+        Scratch::padded_bytes(num_tokens, num_kept * config_.hidden_size);
+    ASSIGN_OR_RETURN(kept_inputs_, device_.allocate(static_cast<std::size_t>(kept_bytes),
+                                                    "inputs of layers for the draft head"));
+  }
   constexpr std::int64_t kNumStreams = 3;  // residual, x, normed
   const std::int64_t num_bytes =
       scratch_bytes + kNumStreams * Scratch::padded_bytes(num_tokens, config_.hidden_size);
@@ -201,16 +218,40 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   return device_.reserve_workspace(workspace_bytes);
 }
 
+Result<void> DecoderModel::keep_layer_inputs(std::vector<std::int32_t> layers) {
+  kept_layers_ = std::move(layers);
+  return {};
+}
+
+void DecoderModel::keep_inputs(const LayerStep& step, std::int32_t number, Matrix residual,
+                               Matrix x) {
+  const auto kept = std::ranges::find(kept_layers_, number);
+  if (kept == kept_layers_.end()) return;
+  const std::int64_t first_col = (kept - kept_layers_.begin()) * config_.hidden_size;
+  const Matrix out(step_inputs_.data + first_col, x.num_rows, config_.hidden_size,
+                   step_inputs_.row_stride);
+  // The layer then adds zeros to the sum, with the same bits.
+  RmsNorm().add_and_apply(step, x, residual, out);
+  device_.fill_zero(x.data, writable_bytes_of(x).size());
+}
+
+void DecoderModel::embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                                Matrix out) {
+  embed_rows(batch, device_batch, 1, out);
+}
+
+void DecoderModel::embed_rows(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                              float scale, Matrix out) {
+  if (is_block_type(embedding_.stored->type)) return embed_blocks(batch.token_ids, scale, out);
+  device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
+                                                        config_.vocab_size, config_.hidden_size},
+                                              .ids = device_batch.token_ids.data(),
+                                              .scale = scale,
+                                              .out = out});
+}
+
 void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out) {
-  const TensorView& stored = *embedding_.stored;
-  if (is_block_type(stored.type))
-    embed_blocks(batch.token_ids, out);
-  else
-    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
-                                                          config_.vocab_size, config_.hidden_size},
-                                                .ids = device_batch.token_ids.data(),
-                                                .scale = options_.embedding_scale,
-                                                .out = out});
+  embed_rows(batch, device_batch, options_.embedding_scale, out);
   if (has_adapters_)
     adapter_batch_.add_embeddings(batch.token_ids, adapted_embedding_.target,
                                   options_.embedding_scale, out);
@@ -224,7 +265,7 @@ void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_b
                            .out = out});
 }
 
-void DecoderModel::embed_blocks(std::span<const TokenId> ids, Matrix out) {
+void DecoderModel::embed_blocks(std::span<const TokenId> ids, float scale, Matrix out) {
   Matrix rows = out;
   if (!device_.is_host()) {
     embedded_.resize(static_cast<std::size_t>(out.num_rows * out.num_cols));
@@ -234,10 +275,12 @@ void DecoderModel::embed_blocks(std::span<const TokenId> ids, Matrix out) {
     float* row = rows.row(token);
     widen_row(*embedding_.stored, ids[static_cast<std::size_t>(token)], 0, config_.hidden_size,
               row);
-    for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= options_.embedding_scale;
+    for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= scale;
   });
-  if (!device_.is_host())
-    device_.copy_to_device(out.data, rows.data, writable_bytes_of(rows).size());
+  if (device_.is_host()) return;
+  for (std::int64_t row = 0; row < rows.num_rows; ++row)
+    device_.copy_to_device(out.row(row), rows.row(row),
+                           static_cast<std::size_t>(rows.num_cols) * sizeof(float));
 }
 
 void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
@@ -251,7 +294,10 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   LayerStep step = LayerStep::of(device_, batch, *device_batch, caches, peers, scratch);
   step.adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc, batch.output_start_loc);
   has_adapters_ = step.adapters != nullptr;
-  step_outputs_ = hidden.data;
+  step_outputs_ = hidden;
+  const auto num_kept = static_cast<std::int64_t>(kept_layers_.size());
+  step_inputs_ = {reinterpret_cast<float*>(kept_inputs_.data()), batch.num_tokens(),
+                  num_kept * config_.hidden_size};
 
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
@@ -269,6 +315,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
       step.device_query_start_loc = device_batch->output_start_loc.data();
     }
     for (LayerHook* const hook : batch.layer_hooks) hook->before_layer(number);
+    keep_inputs(step, number, residual, x);
     layer.forward(step, residual, x, normed);
     for (LayerHook* const hook : batch.layer_hooks) hook->after_layer(number);
     ++number;
@@ -305,8 +352,11 @@ void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Mat
 
 void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {
   head_.apply(device_.ops(), device_.context(), hidden, out);
-  if (!has_adapters_) return;
-  const std::int64_t first = (hidden.data - step_outputs_) / hidden.row_stride;
+  const float* const outputs_end = step_outputs_.row(step_outputs_.num_rows);
+  if (!has_adapters_ || std::less<>()(hidden.data, step_outputs_.data) ||
+      !std::less<>()(hidden.data, outputs_end))
+    return;
+  const std::int64_t first = (hidden.data - step_outputs_.data) / hidden.row_stride;
   const StepAdapters* const adapters = adapter_batch_.put_outputs(
       static_cast<std::int32_t>(first), static_cast<std::int32_t>(hidden.num_rows));
   if (adapters == nullptr) return;

@@ -37,6 +37,10 @@ class DecoderLayer {
   /// residual += x; x = what this layer adds; `normed` is scratch: all [num_tokens, hidden_size].
   /// The first num_queries rows of residual and x are then those of the step's queries.
   void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const;
+  /// The same of a layer whose first mixer takes `input`, and no norm: nothing is added to residual
+  /// before that.
+  void forward(const LayerStep& step, ConstMatrix input, Matrix residual, Matrix x,
+               Matrix normed) const;
   /// The most that any of its mixers takes.
   [[nodiscard]] MixerMemory memory(Device& device, const MixerLimits& limits) const noexcept;
   /// Appends what its mixers need of the KV cache.
@@ -106,6 +110,10 @@ class DecoderModel final : public Model {
   [[nodiscard]] const AdapterTargets* adapter_targets() const noexcept override {
     return &adapter_targets_;
   }
+  Result<void> keep_layer_inputs(std::vector<std::int32_t> layers) override;
+  [[nodiscard]] ConstMatrix kept_layer_inputs() const override { return step_inputs_; }
+  void embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                    Matrix out) override;
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
@@ -120,8 +128,14 @@ class DecoderModel final : public Model {
   /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; device_batch
   /// is `batch` with addresses that kernels read.
   void embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out);
+  /// Rows of the table times `scale`.
+  void embed_rows(const ForwardBatch& batch, const ForwardBatch& device_batch, float scale,
+                  Matrix out);
   /// The same of a table in blocks of GGUF, which the host widens.
-  void embed_blocks(std::span<const TokenId> ids, Matrix out);
+  void embed_blocks(std::span<const TokenId> ids, float scale, Matrix out);
+  /// Keeps what goes into layer `number`, residual + x, where that is asked for.
+  void keep_inputs(const LayerStep& step, std::int32_t number, Matrix residual, Matrix x);
+
   ModelConfig config_;
   Device& device_;
   ParallelConfig parallel_;
@@ -136,11 +150,14 @@ class DecoderModel final : public Model {
   AdaptedMatrix adapted_head_;
   AdapterTargets adapter_targets_;
   std::int64_t weight_bytes_ = 0;
+  std::vector<std::int32_t> kept_layers_;  ///< whose inputs are kept
+  DeviceMemory kept_inputs_;
   DeviceMemory activations_;
   DeviceBatch device_batch_;
   AdapterBatch adapter_batch_;
-  bool has_adapters_ = false;            ///< the last batch had
-  const float* step_outputs_ = nullptr;  ///< of the last batch
+  bool has_adapters_ = false;  ///< the last batch had
+  ConstMatrix step_outputs_;   ///< of the last batch
+  Matrix step_inputs_;         ///< likewise, in kept_inputs_
 };
 
 }  // namespace troupe

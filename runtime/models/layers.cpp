@@ -212,6 +212,10 @@ AdaptedMatrix adapt_row_parallel(WeightLoader& loader, const std::string& name,
           .is_row_parallel = true};
 }
 
+std::int64_t input_size_of(const AttentionOptions& options) {
+  return options.input_size != 0 ? options.input_size : options.hidden_size;
+}
+
 AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig& parallel) {
   options.num_heads /= parallel.tensor_parallel_size;
   options.num_kv_heads = kv_heads_of_rank(options.num_kv_heads, parallel).count;
@@ -222,11 +226,12 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 
 Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
-      qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
+      qkv_proj_(loader, qkv_parts(loader, name, options), input_size_of(options), options.qkv_bias),
       o_proj_(loader, named(name, options.names.output), options.hidden_size,
               options.num_heads * options.head_dim, options.output_bias, options.canonical_shards) {
-  adapted_qkv_.target = loader.add_adapter_target(qkv_parts(loader, name, options),
-                                                  options.hidden_size, {0, options.hidden_size});
+  const std::int64_t input_size = input_size_of(options);
+  adapted_qkv_.target =
+      loader.add_adapter_target(qkv_parts(loader, name, options), input_size, {0, input_size});
   adapted_o_ = adapt_row_parallel(loader, named(name, options.names.output), options.hidden_size,
                                   options.num_heads * options.head_dim, options.canonical_shards);
   projected_q_ = {.size = q_size()};

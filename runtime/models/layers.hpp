@@ -255,6 +255,7 @@ struct AttentionNames {
 struct AttentionOptions {
   std::size_t layer = 0;  ///< LayerCacheSpec::layer
   std::int64_t hidden_size = 0;
+  std::int64_t input_size = 0;  ///< 0: hidden_size
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
@@ -283,7 +284,7 @@ class Attention final : public Mixer {
  public:
   /// The options are those of the whole layer.
   Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options);
-  /// x: [num_tokens, hidden_size], out: [num_queries, hidden_size]. Without queries, K and V are
+  /// x: [num_tokens, input_size], out: [num_queries, hidden_size]. Without queries, K and V are
   /// written and that is all.
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
   [[nodiscard]] MixerMemory memory(Device& device,

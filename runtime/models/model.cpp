@@ -15,6 +15,16 @@ void Model::encode_slice(const EncoderItem&, std::int64_t, Matrix) {
   CHECK(false);  // check_item() takes no item
 }
 
+Result<void> Model::keep_layer_inputs(std::vector<std::int32_t>) {
+  return Error{ErrorCode::kUnsupported, "the model does not give the inputs of its layers"};
+}
+
+ConstMatrix Model::kept_layer_inputs() const { return {}; }
+
+void Model::embed_tokens(const ForwardBatch& batch, const ForwardBatch&, Matrix) {
+  CHECK(false, batch.num_tokens());  // of decoders only
+}
+
 std::vector<float> Model::pool(PoolingType type, ConstMatrix hidden) const {
   CHECK(hidden.num_rows > 0 && type != PoolingType::kNone, hidden.num_rows);
   const std::int64_t row = type == PoolingType::kCls ? 0 : hidden.num_rows - 1;
