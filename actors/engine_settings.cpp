@@ -17,6 +17,7 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
+#include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/picture_format.hpp"
@@ -597,6 +598,9 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.grammars = std::move(grammars);
   limits.pictures = std::move(pictures);
   limits.speech = std::move(speech);
+  ASSIGN_OR_RETURN(const ConnectorConfig transfer,
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
+  limits.separator = blend_separator(transfer);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }

@@ -82,7 +82,7 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
   append_json_integer(json, usage.num_prompt_tokens + usage.num_completion_tokens);
   json += ",\"completion_tokens\":";
   append_json_integer(json, usage.num_completion_tokens);
-  if (usage.show_details) {
+  if (usage.show_details || usage.num_blended_tokens > 0) {
     json += ",\"prompt_tokens_details\":{\"cached_tokens\":";
     append_json_integer(json, usage.num_cached_tokens);
     json += ",\"created_cache_tokens\":";
@@ -97,6 +97,10 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
       json += ",\"peer\":";
       append_json_integer(json, usage.num_peer_cached_tokens);
       json += "}";
+    }
+    if (usage.num_blended_tokens > 0) {
+      json += ",\"blended_tokens\":";
+      append_json_integer(json, usage.num_blended_tokens);
     }
     json += nulls ? ",\"multimodal_tokens\":null}" : "}";
   } else if (nulls) {
