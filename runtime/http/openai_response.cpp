@@ -75,6 +75,12 @@ void append_head(std::string& json, const AnswerHead& head, std::string_view obj
   append_json_string(json, head.model);
 }
 
+void append_blended_tokens(std::string& json, const Usage& usage) {
+  if (usage.num_blended_tokens == 0) return;
+  json += ",\"blended_tokens\":";
+  append_json_integer(json, usage.num_blended_tokens);
+}
+
 void append_usage(std::string& json, const Usage& usage, bool nulls) {
   json += "\"usage\":{\"prompt_tokens\":";
   append_json_integer(json, usage.num_prompt_tokens);
@@ -98,10 +104,7 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
       append_json_integer(json, usage.num_peer_cached_tokens);
       json += "}";
     }
-    if (usage.num_blended_tokens > 0) {
-      json += ",\"blended_tokens\":";
-      append_json_integer(json, usage.num_blended_tokens);
-    }
+    append_blended_tokens(json, usage);
     json += nulls ? ",\"multimodal_tokens\":null}" : "}";
   } else if (nulls) {
     json += ",\"prompt_tokens_details\":null";

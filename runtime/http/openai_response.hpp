@@ -45,6 +45,8 @@ struct Usage {
 void append_head(std::string& json, const AnswerHead& head, std::string_view object);
 /// Appends `"usage":{...}`. `nulls`: whether fields without a value are written.
 void append_usage(std::string& json, const Usage& usage, bool nulls);
+/// Appends `,"blended_tokens":N`, if there are any.
+void append_blended_tokens(std::string& json, const Usage& usage);
 
 /// How the samples of a response are formatted.
 struct ChoiceFormat {

@@ -23,8 +23,7 @@ Result<std::optional<std::vector<double>>> numbers_of(const json& value, const s
                               "kv_transfer_params");
     numbers.push_back(one.get<double>());
   }
-  if (numbers.empty())
-    return invalid_argument(key + " must not be empty", "kv_transfer_params");
+  if (numbers.empty()) return invalid_argument(key + " must not be empty", "kv_transfer_params");
   return std::optional(std::move(numbers));
 }
 

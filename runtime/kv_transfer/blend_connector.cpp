@@ -35,11 +35,12 @@ Result<void> BlendConnector::check(const KVConnectorContext& context, const Blen
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       num_layers = std::max(num_layers, group.layers[i] + 1);
       if (!group.layer_spec(i).is<FullAttentionSpec>())
-        return Error{ErrorCode::kUnsupported,
-                     "kv-transfer-config: BlendConnector needs full attention in all layers, layer " +
-                         std::to_string(group.layers[i]) + " is of the kind " +
-                         group.layer_spec(i).kind_name(),
-                     "kv-transfer-config"};
+        return Error{
+            ErrorCode::kUnsupported,
+            "kv-transfer-config: BlendConnector needs full attention in all layers, layer " +
+                std::to_string(group.layers[i]) + " is of the kind " +
+                group.layer_spec(i).kind_name(),
+            "kv-transfer-config"};
     }
   }
   if (context.cache.groups.size() != 1)
@@ -48,10 +49,11 @@ Result<void> BlendConnector::check(const KVConnectorContext& context, const Blen
                      std::to_string(context.cache.groups.size()),
                  "kv-transfer-config"};
   if (config.rule.check_layers.back() >= num_layers)
-    return invalid_argument("kv-transfer-config: kv_connector_extra_config: blend_check_layers has " +
-                                std::to_string(config.rule.check_layers.back()) +
-                                ", the model's last layer is " + std::to_string(num_layers - 1),
-                            "kv-transfer-config");
+    return invalid_argument(
+        "kv-transfer-config: kv_connector_extra_config: blend_check_layers has " +
+            std::to_string(config.rule.check_layers.back()) + ", the model's last layer is " +
+            std::to_string(num_layers - 1),
+        "kv-transfer-config");
   return {};
 }
 
@@ -231,8 +233,7 @@ std::string BlendConnector::build_connector_metadata(const SchedulerOutput& step
     if (found == requests_.end() || !found->second.is_admitted) continue;
     Request& known = found->second;
     const std::int32_t begin = all.num_computed(*scheduled);
-    const std::int32_t end =
-        std::min(begin + scheduled->num_scheduled, known.num_prompt_tokens);
+    const std::int32_t end = std::min(begin + scheduled->num_scheduled, known.num_prompt_tokens);
     if (begin < end) {
       plan_blend(known, begin, end, first_token);
       if (role_ != ConnectorRole::kConsumer) plan_saves(known, begin, end, first_token);

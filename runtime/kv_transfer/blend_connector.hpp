@@ -69,8 +69,8 @@ class BlendConnector final : public KVConnector {
     bool is_plain = true;  ///< a text, whose prompt is known
     bool is_admitted = false;
     std::int32_t num_prompt_tokens = 0;
-    std::int32_t num_local_tokens = 0;   ///< of the last look-up
-    std::optional<BlendParams> params;   ///< read with the first look-up
+    std::int32_t num_local_tokens = 0;  ///< of the last look-up
+    std::optional<BlendParams> params;  ///< read with the first look-up
     std::optional<std::vector<Piece>> pieces;
   };
 

@@ -177,8 +177,7 @@ ConstHeads BlendConnectorWorker::on_host(ConstHeads heads, std::vector<float>& c
 }
 
 template <class T>
-const T* BlendConnectorWorker::on_device(const std::vector<T>& values,
-                                         DeviceMemory& memory) const {
+const T* BlendConnectorWorker::on_device(const std::vector<T>& values, DeviceMemory& memory) const {
   if (device_->is_host()) return values.data();
   const std::size_t num_bytes = values.size() * sizeof(T);
   if (memory.size() < num_bytes) {
@@ -249,7 +248,8 @@ std::span<const std::int32_t> BlendConnectorWorker::select(std::int32_t layer,
   std::vector<Deviation> all = deviations_;
   if (peers != nullptr && peers->group_size() > 1) {
     all.resize(deviations_.size() * static_cast<std::size_t>(peers->group_size()));
-    peers->all_gather(std::as_bytes(std::span(deviations_)), std::as_writable_bytes(std::span(all)));
+    peers->all_gather(std::as_bytes(std::span(deviations_)),
+                      std::as_writable_bytes(std::span(all)));
   }
   std::vector<double> distances(count);
   std::vector<double> lengths(count);

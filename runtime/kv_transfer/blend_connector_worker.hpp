@@ -37,7 +37,7 @@ class KeptPiece {
 
  private:
   std::int32_t num_tokens_;
-  bool is_narrow_;  // bf16, else f32
+  bool is_narrow_;                              // bf16, else f32
   std::vector<std::vector<std::byte>> layers_;  // by number; of each token k, then v
 };
 
@@ -116,14 +116,14 @@ class BlendConnectorWorker final : public KVConnectorWorker, public KvBlend {
   std::vector<Blend> blends_;
   std::vector<Save> saves_;
   const ForwardBatch* batch_ = nullptr;
-  std::int32_t last_selection_ = 0;         // the layer
-  std::vector<std::int32_t> current_;       // empty: all tokens
-  std::vector<Candidate> candidates_;       // that are current, ascending
-  std::vector<Candidate> left_out_;         // ascending
-  std::vector<Deviation> deviations_;       // [heads of the rank, candidates_]
-  std::vector<std::int32_t> positions_;     // of left_out_
-  std::vector<std::int64_t> slots_;         // the same
-  std::vector<float> rows_;                 // [left_out_, k and v]
+  std::int32_t last_selection_ = 0;      // the layer
+  std::vector<std::int32_t> current_;    // empty: all tokens
+  std::vector<Candidate> candidates_;    // that are current, ascending
+  std::vector<Candidate> left_out_;      // ascending
+  std::vector<Deviation> deviations_;    // [heads of the rank, candidates_]
+  std::vector<std::int32_t> positions_;  // of left_out_
+  std::vector<std::int64_t> slots_;      // the same
+  std::vector<float> rows_;              // [left_out_, k and v]
   Rows put_;
   std::vector<float> k_copy_;
   std::vector<float> v_copy_;

@@ -36,8 +36,7 @@ std::vector<TokenSpan> pieces_by_content(std::span<const TokenId> tokens) {
     // Token 0 counts as well.
     fingerprint = fingerprint * kBase + static_cast<std::uint64_t>(tokens[index]) + 1;
     if (i >= kFingerprintWindow)
-      fingerprint -=
-          leaving * (static_cast<std::uint64_t>(tokens[index - kFingerprintWindow]) + 1);
+      fingerprint -= leaving * (static_cast<std::uint64_t>(tokens[index - kFingerprintWindow]) + 1);
     const std::int32_t size = i + 1 - begin;
     // The high bits depend on all tokens of the window.
     const bool ends = ((fingerprint ^ (fingerprint >> 29)) * kBase) >> (64 - kMeanBits) == 0;

@@ -182,10 +182,10 @@ Result<void> DecoderModel::check_blend() const {
   auto number = stage_layers(config_.num_layers, parallel_).begin;
   for (const DecoderLayer& layer : layers_) {
     if (const std::string_view obstacle = layer.blend_obstacle(); !obstacle.empty())
-      return Error{ErrorCode::kUnsupported,
-                   "layer " + std::to_string(number) + " cannot be blended: " +
-                       std::string(obstacle),
-                   "kv-transfer-config"};
+      return Error{
+          ErrorCode::kUnsupported,
+          "layer " + std::to_string(number) + " cannot be blended: " + std::string(obstacle),
+          "kv-transfer-config"};
     ++number;
   }
   return {};

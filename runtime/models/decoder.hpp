@@ -161,7 +161,7 @@ class DecoderModel final : public Model {
   std::vector<std::int32_t> current_;     ///< tokens of narrowed_; empty: no batch of it counts
   std::vector<std::int32_t> no_queries_;  ///< zeros
   bool has_adapters_ = false;             ///< the last batch had
-  const float* step_outputs_ = nullptr;  ///< of the last batch
+  const float* step_outputs_ = nullptr;   ///< of the last batch
 };
 
 }  // namespace troupe

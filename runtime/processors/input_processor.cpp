@@ -236,8 +236,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
     if (must_fit) RETURN_IF_ERROR(check_text(text->text, "prompt"));
-    ASSIGN_OR_RETURN(auto ids,
-                     encode(text->text, text->add_special_tokens, context.limits));
+    ASSIGN_OR_RETURN(auto ids, encode(text->text, text->add_special_tokens, context.limits));
     return TokenizedPrompt{.token_ids = std::move(ids), .text = text->text};
   }
   const auto& chat = std::get<ChatPrompt>(prompt);
@@ -249,8 +248,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   if (!rendered.media.empty())
     return tokenize_with_pictures(std::move(rendered), chat, context, must_fit);
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
-  ASSIGN_OR_RETURN(auto ids,
-                   encode(rendered.text, chat.add_special_tokens, context.limits));
+  ASSIGN_OR_RETURN(auto ids, encode(rendered.text, chat.add_special_tokens, context.limits));
   return TokenizedPrompt{.token_ids = std::move(ids), .text = std::move(rendered.text)};
 }
 

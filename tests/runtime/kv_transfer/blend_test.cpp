@@ -248,8 +248,8 @@ BOOST_AUTO_TEST_CASE(odd_separators_do_no_harm) {
 
 BOOST_AUTO_TEST_CASE(memory_has_a_limit_and_what_requests_use_stays) {
   // Of about 60 tokens: of a piece 2 numbers of 4 layers with 2 heads of 16 or so.
-  TransferEngine engine({.num_blocks = 100,
-                         .transfer = blending(R"("max_local_cpu_size":0.0001)")});
+  TransferEngine engine(
+      {.num_blocks = 100, .transfer = blending(R"("max_local_cpu_size":0.0001)")});
   for (std::int32_t i = 0; i + 2 < 12; ++i) engine.run({prompt_of({i, i + 1, i + 2})});
   const PieceIndex& index = engine.connector<BlendConnector>().index();
   BOOST_TEST(index.num_bytes() <= 107374);
@@ -358,12 +358,11 @@ BOOST_AUTO_TEST_CASE(pieces_that_end_by_their_content_are_found_at_any_place) {
       BOOST_TEST(piece.begin == end);
       end = piece.end;
       BOOST_TEST(piece.end - piece.begin <= kMaxPiece);
-      if (std::cmp_less(piece.end, tokens.size()))
-        BOOST_TEST(piece.end - piece.begin >= kMinPiece);
-      keys.push_back(piece_key(
-          std::span(tokens).subspan(static_cast<std::size_t>(piece.begin),
-                                    static_cast<std::size_t>(piece.end - piece.begin)),
-          ""));
+      if (std::cmp_less(piece.end, tokens.size())) BOOST_TEST(piece.end - piece.begin >= kMinPiece);
+      keys.push_back(
+          piece_key(std::span(tokens).subspan(static_cast<std::size_t>(piece.begin),
+                                              static_cast<std::size_t>(piece.end - piece.begin)),
+                    ""));
     }
     BOOST_TEST(end == std::ssize(tokens));
     return keys;
@@ -387,7 +386,8 @@ BOOST_AUTO_TEST_CASE(keys_tell_tenants_apart) {
   const std::vector<TokenId> tokens = {1, 2, 3};
   BOOST_TEST((piece_key(tokens, "") == piece_key(tokens, "")));
   BOOST_TEST((piece_key(tokens, "a") != piece_key(tokens, "b")));
-  BOOST_TEST((piece_key(std::vector<TokenId>{'a'}, "") != piece_key({}, std::string("a\0\0\0", 4))));
+  BOOST_TEST(
+      (piece_key(std::vector<TokenId>{'a'}, "") != piece_key({}, std::string("a\0\0\0", 4))));
 }
 
 BOOST_AUTO_TEST_CASE(the_index_drops_what_was_used_least_lately_and_is_not_pinned) {
@@ -497,9 +497,9 @@ BOOST_AUTO_TEST_CASE(kept_rows_go_to_new_positions_and_what_is_not_kept_is_compu
   BOOST_TEST(one.worker.put(1, 2, 4) == nullptr);
   // Tokens 3, 5, 7 and 9 of the batch differ, by 1, 4, 3 and 2.
   one.take(1, {70, 70, 0, 2, 2, 7, 4, 8, 6, 9, 70, 70});
-  BOOST_TEST(list(one.worker.select(1, nullptr)) ==
-                 (std::vector<std::int32_t>{0, 1, 3, 5, 7, 9, 10, 11}),
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      list(one.worker.select(1, nullptr)) == (std::vector<std::int32_t>{0, 1, 3, 5, 7, 9, 10, 11}),
+      boost::test_tools::per_element());
   BOOST_TEST(!one.worker.selects_at(1));
   const KvBlend::Rows* rows = one.worker.put(1, 2, 4);
   BOOST_REQUIRE(rows != nullptr);
