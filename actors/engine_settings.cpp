@@ -18,6 +18,7 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
+#include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/multimodal/media_io.hpp"
 #include "runtime/multimodal/picture_cache.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
@@ -247,7 +248,8 @@ Result<PictureCacheOptions> picture_cache_options(const Options& options) {
       .max_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB),
       .max_object_bytes = static_cast<std::size_t>(media.mm_shm_cache_max_object_size_mb) * kMiB,
       .key = TROUPE_VERSION " " + options.model.model + '\n'};
-  for (const char* const file : {"preprocessor_config.json", "processor_config.json", "config.json"})
+  for (const char* const file :
+       {"preprocessor_config.json", "processor_config.json", "config.json"})
     cache.key += version_of(std::filesystem::path(options.model.model) / file);
   if (!options.model.mmproj.empty()) cache.key += version_of(options.model.mmproj);
   return cache;
@@ -265,7 +267,8 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
   ASSIGN_OR_RETURN(const std::int64_t max_pictures, max_pictures_per_prompt(media));
   ASSIGN_OR_RETURN(const PictureCacheOptions cache_options, picture_cache_options(options));
   if (cache_options.kind != media.mm_processor_cache_type)
-    log_info("pictures are kept in the front end", kv("mm_processor_cache_type", cache_options.kind));
+    log_info("pictures are kept in the front end",
+             kv("mm_processor_cache_type", cache_options.kind));
   ASSIGN_OR_RETURN(std::shared_ptr<PictureCache> cache, make_picture_cache(cache_options));
   return PictureInputs::load(
       options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
@@ -686,6 +689,9 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.grammars = std::move(grammars);
   limits.pictures = std::move(pictures);
   limits.speech = std::move(speech);
+  ASSIGN_OR_RETURN(const ConnectorConfig transfer,
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
+  limits.separator = blend_separator(transfer);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }

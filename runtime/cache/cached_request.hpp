@@ -41,6 +41,8 @@ struct CachedRequest {
   std::vector<GroupBlocks> groups;
   std::int32_t shared_prefix_boundary = 0;
   std::int32_t num_computed_tokens = 0;  ///< before the step being planned
+  /// AdmitRequest::delay_caching: until kCacheBlocks, its blocks do not enter the prefix cache.
+  bool delays_caching = false;
 
   [[nodiscard]] std::int32_t num_tokens() const noexcept {
     return static_cast<std::int32_t>(info.token_ids.size());

@@ -240,7 +240,7 @@ void bind_options(OptionSet& set, Options& options) {
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
            "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
            "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
-           "MultiConnector: several of them; "
+           "MultiConnector: several of them; BlendConnector: pieces of prompts at any place; "
            "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
            "kv_load_failure_policy "
            "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")

@@ -14,6 +14,7 @@
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/models/narrowed_batch.hpp"
 
 namespace troupe {
 
@@ -46,6 +47,8 @@ class DecoderLayer {
   /// Appends what its mixers need of the KV cache.
   void add_cache_specs(std::int32_t block_size, DType dtype,
                        std::vector<LayerCacheSpec>& specs) const;
+  /// Of its mixers that have a cache.
+  [[nodiscard]] std::string_view blend_obstacle() const;
 
  private:
   std::vector<NormedMixer> mixers_;
@@ -114,12 +117,27 @@ class DecoderModel final : public Model {
   [[nodiscard]] ConstMatrix kept_layer_inputs() const override { return step_inputs_; }
   void embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
                     Matrix out) override;
+  [[nodiscard]] Result<void> check_blend() const override;
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  /// The residual stream of the current tokens: what is to be summed, and scratch.
+  struct Stream {
+    Matrix residual;
+    Matrix x;
+    Matrix normed;
+  };
+  /// The layer's keys and values of all current tokens are in the cache: those tokens go on that
+  /// the step's KvBlend selects. Adds x to the residual. The batch of those tokens.
+  const ForwardBatch& select_tokens(const DecoderLayer& layer, std::int32_t number,
+                                    const LayerStep& step, const ForwardBatch& whole,
+                                    const Stream& stream);
+  /// What is left of the batch on the stage before.
+  const ForwardBatch& receive_selection(const ForwardBatch& whole, Communicator& peers);
+  void send_selection(Communicator& peers, std::int32_t to) const;
   /// What this rank's rows of the head give for `hidden`; where these are outputs of the last
   /// batch, with their adapters.
   void apply_head(ConstMatrix hidden, Matrix out);
@@ -155,9 +173,12 @@ class DecoderModel final : public Model {
   DeviceMemory activations_;
   DeviceBatch device_batch_;
   AdapterBatch adapter_batch_;
-  bool has_adapters_ = false;  ///< the last batch had
-  ConstMatrix step_outputs_;   ///< of the last batch
-  Matrix step_inputs_;         ///< likewise, in kept_inputs_
+  NarrowedBatch narrowed_;
+  std::vector<std::int32_t> current_;     ///< tokens of narrowed_; empty: no batch of it counts
+  std::vector<std::int32_t> no_queries_;  ///< zeros
+  bool has_adapters_ = false;             ///< the last batch had
+  ConstMatrix step_outputs_;              ///< of the last batch
+  Matrix step_inputs_;                    ///< likewise, in kept_inputs_
 };
 
 }  // namespace troupe

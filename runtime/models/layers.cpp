@@ -301,6 +301,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   prepared.positions = batch.positions.data();
   prepared.norms_rotated = options_.norms_rotated;
   if (options_.q_scales != nullptr) prepared.q_scales = options_.q_scales->data();
+  if (step.blend != nullptr) exchange_kv(step, prepared);
   step.ops.rope_and_write_kv(step.context, prepared);
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {q.data, num_tokens, q_size(), row_size}).num_rows;
@@ -327,6 +328,29 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   o_proj_.apply(step, attended, out);
   if (step.adapters != nullptr)
     add_adapters(step, step.adapter_queries(), adapted_o_, attended, out);
+}
+
+void Attention::exchange_kv(const LayerStep& step, const RopeAndWriteKvArgs& own) const {
+  const auto layer = static_cast<std::int32_t>(options_.layer);
+  const KvBlend::Rows* const rows =
+      step.blend->put(layer, options_.num_kv_heads, options_.head_dim);
+  if (rows != nullptr) {
+    RopeAndWriteKvArgs others = own;
+    others.q = Heads(nullptr, rows->k.num_tokens, 0, options_.head_dim, 0);
+    others.k = rows->k;
+    others.v = rows->v;
+    others.positions = rows->positions;
+    others.slots = rows->slots;
+    step.ops.rope_and_write_kv(step.context, others);
+  }
+  step.blend->take(layer, own.k, own.v, options_.qk_norm);
+}
+
+std::string_view Attention::blend_obstacle() const noexcept {
+  if (options_.sliding_window > 0) return "it attends within a sliding window";
+  if (options_.local_chunk > 0) return "it attends within chunks";
+  if (options_.rope == nullptr) return "it has no rotary embedding";
+  return {};
 }
 
 std::optional<LayerCacheSpec> Attention::cache_spec(std::int32_t block_size, DType dtype) const {

@@ -6,6 +6,12 @@
 
 namespace troupe {
 
+Result<void> Model::check_blend() const {
+  return Error{ErrorCode::kUnsupported,
+               "blending needs a decoder whose layers have full attention with rotary embedding",
+               "kv-transfer-config"};
+}
+
 Result<void> Model::check_item(const EncoderItem& item) const {
   return Error{ErrorCode::kUnsupported, std::string("the model has no encoder, it cannot take ") +
                                             std::string(item.modality) + " inputs"};

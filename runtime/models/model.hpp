@@ -16,6 +16,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/adapter.hpp"
 #include "runtime/models/communicator.hpp"
+#include "runtime/models/kv_blend.hpp"
 #include "runtime/models/layer_hook.hpp"
 
 namespace troupe {
@@ -77,6 +78,7 @@ struct ForwardBatch {
   std::span<const std::int32_t> adapter_ids;     ///< [num_seqs]: of each its adapter; 0: none
   std::span<const Adapter* const> adapters;      ///< the same, null for none; empty: all have none
   std::span<LayerHook* const> layer_hooks;       ///< called around each layer; usually none
+  KvBlend* kv_blend = nullptr;                   ///< Pre: Model::check_blend() allows it
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
     return static_cast<std::int64_t>(token_ids.size());
@@ -172,6 +174,8 @@ class Model {
   /// has none; device_batch is `batch` with addresses that kernels read.
   virtual void embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
                             Matrix out);
+  /// Whether batches may have a KvBlend. Errors: kUnsupported, naming the layer and its kind.
+  [[nodiscard]] virtual Result<void> check_blend() const;
 
   /// Takes the activation memory for such batches. Errors: kIo.
   virtual Result<void> reserve(const BatchLimits& limits) = 0;

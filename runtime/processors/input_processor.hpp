@@ -37,6 +37,9 @@ struct InputProcessorOptions {
   std::shared_ptr<const PictureInputs> pictures;  ///< null: the model takes text alone
   /// Null: it does not write down sounds; else it does nothing else.
   std::shared_ptr<const SpeechInputs> speech;
+  /// Texts are cut here before they are encoded, so that what is between two of them has the same
+  /// tokens wherever it stands. Empty: nowhere.
+  std::string separator;
   bool is_pooling = false;  ///< requests are for embeddings, else for text
 };
 
@@ -106,6 +109,9 @@ class InputProcessor {
                                        bool must_fit) const;
   Result<TokenizedPrompt> tokenize_with_pictures(RenderedChat rendered, const ChatPrompt& chat,
                                                  const InputContext& context, bool must_fit) const;
+  /// Tokenizer::encode of a text, piece by piece where there is a separator.
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens,
+                                      const WorkLimits& limits) const;
   Result<TokenizedPrompt> tokenize_speech(const Prompt& prompt, const InputContext& context) const;
   /// The last tokens are kept; num_kept -1: as many as leave room for those that are generated.
   Result<void> truncate(TokenizedPrompt& prompt, std::int32_t num_kept,

@@ -237,7 +237,7 @@ std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& res
       request.num_output_placeholders -= num_kept;
       CHECK(request.num_output_placeholders >= 0, request.num_output_placeholders);
     }
-    if (was_running && config_.prefix_caching)
+    if (was_running && config_.prefix_caching && !request.is_blended)
       tell_kv(KVCacheCommandKind::kCacheBlocks, request.id,
               request.num_computed_tokens - request.num_output_placeholders);
   }

@@ -232,6 +232,7 @@ ModelLoaded ModelRunner::describe() const {
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
+  if (kv_blend_ != nullptr) RETURN_IF_ERROR(loaded_.model->check_blend());
   open_step_.reset();
   batch_.reset();
   if (encoder_) encoder_->clear();
@@ -329,10 +330,12 @@ KVCacheMemory ModelRunner::cache_memory() {
 Result<void> ModelRunner::warm_up() {
   auto extensions = std::exchange(extensions_, {});
   auto layer_hooks = std::exchange(layer_hooks_, {});
+  KvBlend* const kv_blend = std::exchange(kv_blend_, nullptr);
   auto ec_connector = std::exchange(ec_connector_, nullptr);
   Result<void> done = run_warm_up_steps();
   extensions_ = std::move(extensions);
   layer_hooks_ = std::move(layer_hooks);
+  kv_blend_ = kv_blend;
   ec_connector_ = std::move(ec_connector);
   return done;
 }
@@ -494,6 +497,10 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
 void ModelRunner::add_extension(std::unique_ptr<StepExtension> extension) {
   CHECK(extension != nullptr && !open_step_);
   if (extension->has_layer_hooks()) layer_hooks_.push_back(extension.get());
+  if (KvBlend* const blend = extension->kv_blend()) {
+    CHECK(kv_blend_ == nullptr);
+    kv_blend_ = blend;
+  }
   extensions_.push_back(std::move(extension));
 }
 
@@ -553,6 +560,7 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
 
   ForwardBatch batch = batch_->forward_batch();
   batch.layer_hooks = layer_hooks_;
+  batch.kv_blend = kv_blend_;
   if (adapters_) {
     RETURN_IF_ERROR(find_adapters(step, batch.adapter_ids));
     batch.adapters = step_adapters_;

@@ -196,6 +196,7 @@ class ModelRunner {
 
   std::vector<std::unique_ptr<StepExtension>> extensions_;
   std::vector<LayerHook*> layer_hooks_;   // of extensions_, those with layer hooks
+  KvBlend* kv_blend_ = nullptr;           // of extensions_; null: there is none
   std::optional<InputBatch> batch_;       // none before initialize_kv_cache
   std::optional<AdapterCache> adapters_;  // none: requests have no adapters
   std::vector<const Adapter*> step_adapters_;
