@@ -76,7 +76,9 @@ bool check_num_values(const JsonFields& fields) {
 /// reasons, unless the client says that itself.
 std::string read_template_kwargs(const JsonFields& fields, const AnswerDefaults& answers) {
   std::string kwargs = fields.raw("chat_template_kwargs", JsonKind::kObject).value_or("");
-  const auto given = fields.object("chat_template_kwargs");
+  // Objects with more fields are not read by name; the last of two equal names holds.
+  const bool is_small = fields.count_values("chat_template_kwargs") <= JsonFields::kMaxFields;
+  const auto given = is_small ? fields.object("chat_template_kwargs") : std::nullopt;
   // What they would mean is not left to templates.
   for (const std::string_view name : {"chat_template", "tokenize"})
     if (given && given->has(name))
