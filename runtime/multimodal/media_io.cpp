@@ -23,8 +23,8 @@ std::string shown_io(const ordered_json& value) {
 }
 
 Result<ImageColor> parse_color(const ordered_json& value) {
-  const Error wrong = wrong_io("image.rgba_background_color must be 3 numbers from 0 to 255, it is " +
-                               shown_io(value));
+  const Error wrong = wrong_io(
+      "image.rgba_background_color must be 3 numbers from 0 to 255, it is " + shown_io(value));
   ImageColor color{};
   if (!value.is_array() || value.size() != color.size()) return wrong;
   for (std::size_t i = 0; i < color.size(); ++i) {
