@@ -118,7 +118,7 @@ struct InputProcessorState {
   /// Prepared, but not yet registered with the OutputProcessor, or not yet encoded, or not yet
   /// taken by the Scheduler. An abort removes a request.
   struct Prepared {
-    EngineCoreRequests requests;  ///< moved to the Scheduler in the end
+    EngineCoreRequests requests;    ///< moved to the Scheduler in the end
     std::optional<InputJob> again;  ///< if items have no data: what to do if it is missing
   };
   std::unordered_map<RequestId, Prepared> registering;

@@ -283,16 +283,18 @@ void bind_options(OptionSet& set, Options& options) {
           "mm_processor_kwargs replace these")
       .add("mm-processor-cache-gb", media.mm_processor_cache_gb,
            "GiB of processed pictures that are kept; 0: none", 0, 1 << 20)
-      .add("mm-processor-cache-type", media.mm_processor_cache_type,
-           "where they are kept: lru in the engine, shm in memory that the processes of a host "
-           "share, processor_only in the front end; with nodes of the role encoder, and shm between "
-           "hosts, it is processor_only",
-           {"lru", "shm", "processor_only"})
+      .add(
+          "mm-processor-cache-type", media.mm_processor_cache_type,
+          "where they are kept: lru in the engine, shm in memory that the processes of a host "
+          "share, processor_only in the front end; with nodes of the role encoder, and shm between "
+          "hosts, it is processor_only",
+          {"lru", "shm", "processor_only"})
       .add("mm-shm-cache-max-object-size-mb", media.mm_shm_cache_max_object_size_mb,
            "MiB of a processed picture; larger ones are not kept by shm", 1, 1 << 20)
       .add("media-io-kwargs", media.media_io_kwargs,
            "JSON object with what is known of reading media, by kind: {\"image\": "
-           "{\"rgba_background_color\": [255, 255, 255]}}; a request's own media_io_kwargs are added")
+           "{\"rgba_background_color\": [255, 255, 255]}}; a request's own media_io_kwargs are "
+           "added")
       .add("allowed-local-media-path", media.allowed_local_media_path,
            "folder whose files requests may name as file: URLs; default: none")
       .add("allowed-media-domains", media.allowed_media_domains,

@@ -18,8 +18,8 @@ struct ImageLimits {
 };
 
 /// The picture as vLLM gives it to an image processor: turned upright (EXIF or XMP orientation),
-/// transparency pasted on `background`, RGB. Of animations the first frame. The same bytes as Pillow 13
-/// (with the same libjpeg and libwebp), including what it makes of unusual files: a PNG's
+/// transparency pasted on `background`, RGB. Of animations the first frame. The same bytes as
+/// Pillow 13 (with the same libjpeg and libwebp), including what it makes of unusual files: a PNG's
 /// transparent colour counts for grey and palettes, not for RGB; 16-bit grey is cut to 255.
 /// Sizes are read and checked before memory for pixels is taken.
 /// Errors: kInvalidArgument (empty, truncated or damaged data, a limit exceeded), kUnsupported

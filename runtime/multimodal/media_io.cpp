@@ -1,5 +1,7 @@
 #include "runtime/multimodal/media_io.hpp"
 
+#include <algorithm>
+
 #include "runtime/base/json.hpp"
 
 namespace troupe {
@@ -11,9 +13,18 @@ Error wrong_io(const std::string& reason) {
   return invalid_argument("media_io_kwargs: " + reason, "media_io_kwargs");
 }
 
+/// Without what is nested in it: how deep that is, is the client's choice.
+std::string shown_io(const ordered_json& value) {
+  const bool is_nested =
+      value.is_structured() && std::ranges::any_of(value, [](const ordered_json& element) {
+        return element.is_structured();
+      });
+  return is_nested ? value.type_name() : value.dump().substr(0, 100);
+}
+
 Result<ImageColor> parse_color(const ordered_json& value) {
-  const Error wrong = wrong_io("image.rgba_background_color must be 3 numbers from 0 to 255, it is " +
-                               value.dump().substr(0, 100));
+  const Error wrong = wrong_io(
+      "image.rgba_background_color must be 3 numbers from 0 to 255, it is " + shown_io(value));
   ImageColor color{};
   if (!value.is_array() || value.size() != color.size()) return wrong;
   for (std::size_t i = 0; i < color.size(); ++i) {
@@ -51,7 +62,7 @@ Result<ImageIo> parse_media_io_kwargs(std::string_view of_server, std::string_vi
     } else if (key != "image_mode") {
       return wrong_io("image." + key.substr(0, 100) + " is not known");
     } else if (value != "RGB") {
-      return wrong_io("image.image_mode must be \"RGB\", it is " + value.dump().substr(0, 100));
+      return wrong_io("image.image_mode must be \"RGB\", it is " + shown_io(value));
     }
   }
   if (!kwargs.empty()) io.kwargs = kwargs.dump();

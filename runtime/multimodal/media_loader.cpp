@@ -325,9 +325,9 @@ Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLim
     const CURLcode code = curl_easy_perform(easy.get());
     if (answer.is_too_large) return too_large(options_.max_bytes);
     if (answer.are_too_large)
-      return invalid_argument("the pictures of the request that are on other hosts have more than " +
-                              std::to_string(options_.max_fetched_bytes) +
-                              " bytes in all, the limit");
+      return invalid_argument(
+          "the pictures of the request that are on other hosts have more than " +
+          std::to_string(options_.max_fetched_bytes) + " bytes in all, the limit");
     if (answer.refused_address)
       return invalid_argument("the host " + host + " has an address that is not public");
     if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)

@@ -22,8 +22,8 @@ struct MediaLoaderOptions {
   /// Hosts that may be asked; empty: none.
   std::vector<std::string> domains;
   std::size_t max_bytes = std::size_t{64} << 20;
-  double timeout_s = 5;  ///< of one item
-  std::size_t max_fetches = 8;  ///< at once, of one request
+  double timeout_s = 5;                                    ///< of one item
+  std::size_t max_fetches = 8;                             ///< at once, of one request
   std::size_t max_fetched_bytes = std::size_t{256} << 20;  ///< of one request, in all
 };
 

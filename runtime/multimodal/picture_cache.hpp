@@ -51,14 +51,13 @@ class ItemCache {
   virtual ~ItemCache() = default;
   /// Gives their data to items that have none, and keeps that of others. Returns the identifiers of
   /// items whose data is not there.
-  [[nodiscard]] virtual std::vector<std::string> complete(
-      std::span<MultiModalFeature> items) = 0;
+  [[nodiscard]] virtual std::vector<std::string> complete(std::span<MultiModalFeature> items) = 0;
   virtual void clear() = 0;
 };
 
 struct PictureCacheOptions {
-  std::string kind;           ///< as above
-  std::size_t max_bytes = 0;  ///< 0: there is no cache
+  std::string kind;                  ///< as above
+  std::size_t max_bytes = 0;         ///< 0: there is no cache
   std::size_t max_object_bytes = 0;  ///< shm: of an item
   /// shm: what the processes that share a segment have in common, the model and how it takes
   /// pictures.

@@ -172,11 +172,10 @@ Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
     end = places[i] + format_.placeholder.size();
     expanded.text += tokens_of(picture->data.size() - 1);
     for (std::size_t part = 0; part < picture->data.size(); ++part)
-      expanded.items.push_back(
-          {.modality = std::string(kModality),
-           .identifier = part_identifier(picture->identifier, part),
-           .length = static_cast<std::int32_t>(format_.per_picture),
-           .data = picture->data[part]});
+      expanded.items.push_back({.modality = std::string(kModality),
+                                .identifier = part_identifier(picture->identifier, part),
+                                .length = static_cast<std::int32_t>(format_.per_picture),
+                                .data = picture->data[part]});
   }
   expanded.text += text.substr(end);
   return expanded;

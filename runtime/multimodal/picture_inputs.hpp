@@ -39,11 +39,11 @@ struct PictureFormat {
 struct PictureInputsOptions {
   MediaLoaderOptions loader;
   ImageLimits limits;
-  std::size_t max_pictures = 999;   ///< of a prompt
-  std::int64_t max_tokens = 0;      ///< of a prompt; 0: no limit
-  std::string model_id;             ///< goes into the identifiers
-  std::string processor_kwargs;     ///< JSON object, or empty: in the place of a request's own
-  std::string media_io_kwargs;      ///< JSON object, or empty; a request's own are added to them
+  std::size_t max_pictures = 999;  ///< of a prompt
+  std::int64_t max_tokens = 0;     ///< of a prompt; 0: no limit
+  std::string model_id;            ///< goes into the identifiers
+  std::string processor_kwargs;    ///< JSON object, or empty: in the place of a request's own
+  std::string media_io_kwargs;     ///< JSON object, or empty; a request's own are added to them
   std::shared_ptr<PictureCache> cache;  ///< null: none
 };
 

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <new>
 #include <optional>
 #include <span>
@@ -32,7 +31,8 @@ using namespace std::chrono_literals;
 
 constexpr std::array<char, 8> kItemsMagic = {'T', 'r', 'o', 'u', 'p', 'e', 'M', '1'};
 /// Of the mutex within the segment, and of the lock of its file.
-constexpr std::time_t kMutexDeadlineSeconds = 1;
+constexpr auto kMutexDeadline = 1s;
+constexpr auto kMutexPoll = 100us;
 constexpr auto kFileDeadline = 5s;
 constexpr std::size_t kBytesPerSlot = std::size_t{64} << 10;
 constexpr std::uint64_t kMinSlots = 64;
@@ -104,7 +104,9 @@ struct SharedItems::Segment {
   std::optional<ipc::mapped_region> region;
 
   [[nodiscard]] char* bytes() const { return static_cast<char*>(region->get_address()); }
-  [[nodiscard]] RingHeader& header() const { return *std::launder(reinterpret_cast<RingHeader*>(bytes())); }
+  [[nodiscard]] RingHeader& header() const {
+    return *std::launder(reinterpret_cast<RingHeader*>(bytes()));
+  }
   [[nodiscard]] ItemSlot& slot(std::uint64_t number) const {
     auto* const slots = reinterpret_cast<ItemSlot*>(bytes() + aligned(sizeof(RingHeader)));
     return *std::launder(slots + number % header().num_slots);
@@ -135,7 +137,8 @@ struct SharedItems::Segment {
     const ItemSlot item{key_of(item_identifier), position, data_of_item.size(), num_parts};
     // Without the memory, writing would end the process.
     const auto offset = ring.ring_offset + position % ring.ring_bytes;
-    if (::posix_fallocate(file.get(), static_cast<off_t>(offset), static_cast<off_t>(num_bytes)) != 0)
+    if (::posix_fallocate(file.get(), static_cast<off_t>(offset), static_cast<off_t>(num_bytes)) !=
+        0)
       return;
     std::memcpy(data(item), data_of_item.data(), data_of_item.size());
     slot(ring.next) = item;
@@ -148,11 +151,14 @@ struct SharedItems::Segment {
 class SharedItems::Lock {
  public:
   explicit Lock(const Segment& segment) : segment_(segment) {
-    timespec deadline{};
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += kMutexDeadlineSeconds;
-    const int result =
-        pthread_mutex_clocklock(&segment.header().mutex, CLOCK_MONOTONIC, &deadline);
+    // Not pthread_mutex_clocklock, which the thread sanitizer does not know. It is held for the
+    // time of a copy.
+    const auto deadline = std::chrono::steady_clock::now() + kMutexDeadline;
+    int result = pthread_mutex_trylock(&segment.header().mutex);
+    while (result == EBUSY && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kMutexPoll);
+      result = pthread_mutex_trylock(&segment.header().mutex);
+    }
     if (result == EOWNERDEAD) {
       log_warning("a process has died while it changed the cache of pictures, which is emptied");
       segment.empty();
@@ -203,9 +209,8 @@ Result<std::shared_ptr<SharedItems>> SharedItems::open(Options options) {
 
 Result<bool> SharedItems::enter() {
   Segment& segment = *segment_;
-  segment.file = FileDescriptor(::open(options_.file.c_str(),
-                                       O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-                                       S_IRUSR | S_IWUSR));
+  segment.file = FileDescriptor(
+      ::open(options_.file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
   if (!segment.file.valid()) return items_error("open", options_.file);
   struct stat status {};
   if (::fstat(segment.file.get(), &status) != 0) return items_error("read", options_.file);
@@ -221,20 +226,21 @@ Result<bool> SharedItems::enter() {
     std::error_code error;
     const auto space = std::filesystem::space(options_.file.parent_path(), error);
     std::size_t max_bytes = options_.max_bytes;
-    if (!error) max_bytes = std::min<std::size_t>(max_bytes, std::max(space.available / 2, kMinBytes));
+    if (!error)
+      max_bytes = std::min<std::size_t>(max_bytes, std::max(space.available / 2, kMinBytes));
     if (max_bytes < options_.max_bytes)
-      log_warning("the shared cache of pictures is smaller than mm-processor-cache-gb says: there "
-                  "is no more memory",
-                  kv("file", options_.file.string()), kv("bytes", max_bytes));
+      log_warning(
+          "the shared cache of pictures is smaller than mm-processor-cache-gb says: there "
+          "is no more memory",
+          kv("file", options_.file.string()), kv("bytes", max_bytes));
     fresh.num_slots = std::clamp<std::uint64_t>(max_bytes / kBytesPerSlot, kMinSlots, kMaxSlots);
-    fresh.ring_offset =
-        aligned(aligned(sizeof(RingHeader)) + fresh.num_slots * sizeof(ItemSlot));
+    fresh.ring_offset = aligned(aligned(sizeof(RingHeader)) + fresh.num_slots * sizeof(ItemSlot));
     fresh.ring_bytes = (max_bytes - fresh.ring_offset) / kItemAlignment * kItemAlignment;
     const auto num_bytes = static_cast<off_t>(fresh.ring_offset + fresh.ring_bytes);
     if (::ftruncate(segment.file.get(), 0) != 0 || ::ftruncate(segment.file.get(), num_bytes) != 0)
       return items_error("make", options_.file);
-    if (const int failed = ::posix_fallocate(segment.file.get(), 0,
-                                             static_cast<off_t>(fresh.ring_offset));
+    if (const int failed =
+            ::posix_fallocate(segment.file.get(), 0, static_cast<off_t>(fresh.ring_offset));
         failed != 0) {
       errno = failed;
       return items_error("make", options_.file);

@@ -19,7 +19,7 @@ namespace troupe {
 /// Whoever uses the segment holds a shared lock (flock) on its file. Who opens it while nobody does
 /// begins it anew, and the last to leave removes it: what a killed process leaves behind is found
 /// empty. Within it a robust mutex guards everything: if its owner dies, the next one empties the
-/// ring. Nobody waits for it longer than `kDeadline`: an item counts as not there then.
+/// ring. Nobody waits for it longer than a second: an item counts as not there then.
 ///
 /// Memory is taken as items need it. Where the file system has no more, items are not kept.
 class SharedItems {

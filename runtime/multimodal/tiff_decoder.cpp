@@ -23,18 +23,11 @@ namespace {
 constexpr tmsize_t kMaxTiffAllocation = tmsize_t{64} << 20;
 constexpr std::uint64_t kMaxTilePixels = std::uint64_t{1} << 20;  ///< beyond four times the image's
 
-struct TiffCompression {
-  std::uint16_t tag;
-  std::string_view name;
-};
 /// Those that Pillow writes and others commonly use.
-constexpr TiffCompression kTiffCompressions[] = {
-    {COMPRESSION_NONE, "none"},           {COMPRESSION_CCITTRLE, "CCITT RLE"},
-    {COMPRESSION_CCITTFAX3, "CCITT G3"},  {COMPRESSION_CCITTFAX4, "CCITT G4"},
-    {COMPRESSION_LZW, "LZW"},             {COMPRESSION_JPEG, "JPEG"},
-    {COMPRESSION_ADOBE_DEFLATE, "zip"},   {COMPRESSION_DEFLATE, "zip"},
-    {COMPRESSION_PACKBITS, "PackBits"},
-};
+constexpr std::uint16_t kTiffCompressions[] = {
+    COMPRESSION_NONE,          COMPRESSION_CCITTRLE, COMPRESSION_CCITTFAX3,
+    COMPRESSION_CCITTFAX4,     COMPRESSION_LZW,      COMPRESSION_JPEG,
+    COMPRESSION_ADOBE_DEFLATE, COMPRESSION_DEFLATE,  COMPRESSION_PACKBITS};
 
 /// The file in memory, and what libtiff says of it.
 struct TiffSource {
@@ -47,8 +40,8 @@ struct TiffSource {
 tmsize_t read_tiff(thandle_t handle, void* out, tmsize_t size) {
   auto& source = *static_cast<TiffSource*>(handle);
   if (size < 0 || source.at >= source.bytes.size()) return 0;
-  const std::size_t count =
-      std::min(static_cast<std::size_t>(size), source.bytes.size() - static_cast<std::size_t>(source.at));
+  const std::size_t count = std::min(static_cast<std::size_t>(size),
+                                     source.bytes.size() - static_cast<std::size_t>(source.at));
   std::memcpy(out, source.bytes.data() + source.at, count);
   source.at += count;
   return static_cast<tmsize_t>(count);
@@ -97,15 +90,23 @@ TiffHandle open_tiff(TiffSource& source) {
 }
 
 /// What the samples of a pixel are.
-enum class TiffKind : std::uint8_t { kGrey, kGreyAlpha, kPalette, kRgb, kRgba, kPremultiplied, kCmyk };
+enum class TiffKind : std::uint8_t {
+  kGrey,
+  kGreyAlpha,
+  kPalette,
+  kRgb,
+  kRgba,
+  kPremultiplied,
+  kCmyk
+};
 
 struct TiffLayout {
   std::uint32_t width = 0;
   std::uint32_t height = 0;
-  std::uint16_t bits = 1;      ///< of a sample
-  std::uint16_t samples = 1;   ///< of a pixel
-  bool separate = false;       ///< a plane for each sample
-  bool inverted = false;       ///< 0 is white
+  std::uint16_t bits = 1;     ///< of a sample
+  std::uint16_t samples = 1;  ///< of a pixel
+  bool separate = false;      ///< a plane for each sample
+  bool inverted = false;      ///< 0 is white
   TiffKind kind = TiffKind::kGrey;
 
   [[nodiscard]] std::size_t num_planes() const { return separate ? samples : 1; }
@@ -163,8 +164,7 @@ Result<TiffLayout> read_tiff_layout(TIFF* tiff, std::uint32_t width, std::uint32
                     .samples = tiff_field(tiff, TIFFTAG_SAMPLESPERPIXEL),
                     .separate = tiff_field(tiff, TIFFTAG_PLANARCONFIG) == PLANARCONFIG_SEPARATE};
   const std::uint16_t compression = tiff_field(tiff, TIFFTAG_COMPRESSION);
-  if (std::ranges::find(kTiffCompressions, compression, &TiffCompression::tag) ==
-          std::end(kTiffCompressions) ||
+  if (std::ranges::find(kTiffCompressions, compression) == std::end(kTiffCompressions) ||
       TIFFIsCODECConfigured(compression) == 0)
     return tiff_unsupported("compression " + std::to_string(compression));
   std::uint16_t photometric = PHOTOMETRIC_MINISBLACK;
@@ -179,11 +179,12 @@ Result<TiffLayout> read_tiff_layout(TIFF* tiff, std::uint32_t width, std::uint32
   const bool known_bits = layout.bits == 1 || layout.bits == 2 || layout.bits == 4 ||
                           layout.bits == 8 || layout.bits == 16;
   // Pillow inverts no 16 bits, and refuses them in the other byte order.
-  const bool is_rare = photometric == PHOTOMETRIC_MINISWHITE && layout.bits == 16 &&
-                       TIFFIsBigEndian(tiff) != 0;
+  const bool is_rare =
+      photometric == PHOTOMETRIC_MINISWHITE && layout.bits == 16 && TIFFIsBigEndian(tiff) != 0;
   const auto kind =
       kind_of_samples(photometric, layout, num_extra, num_extra > 0 ? extra[0] : std::uint16_t{0});
-  if (!known_bits || is_rare || !kind || tiff_field(tiff, TIFFTAG_SAMPLEFORMAT) != SAMPLEFORMAT_UINT)
+  if (!known_bits || is_rare || !kind ||
+      tiff_field(tiff, TIFFTAG_SAMPLEFORMAT) != SAMPLEFORMAT_UINT)
     return tiff_unsupported(std::to_string(layout.samples) + " samples of " +
                             std::to_string(layout.bits) + " bits, photometric interpretation " +
                             std::to_string(photometric) + " and sample format " +
@@ -202,8 +203,8 @@ bool read_tiff_strips(TIFF* tiff, const TiffLayout& layout, std::uint8_t* out) {
   std::uint32_t strip = 0;
   for (std::size_t plane = 0; plane < layout.num_planes(); ++plane) {
     for (std::uint32_t row = 0; row < layout.height; row += rows_per_strip, ++strip) {
-      const auto num_bytes = static_cast<tmsize_t>(
-          std::min(rows_per_strip, layout.height - row) * layout.row_bytes());
+      const auto num_bytes =
+          static_cast<tmsize_t>(std::min(rows_per_strip, layout.height - row) * layout.row_bytes());
       std::uint8_t* const to = out + plane * layout.plane_bytes() + row * layout.row_bytes();
       if (TIFFReadEncodedStrip(tiff, strip, to, num_bytes) != num_bytes) return false;
     }
@@ -217,8 +218,7 @@ bool read_tiff_tiles(TIFF* tiff, const TiffLayout& layout, std::uint8_t* out) {
   std::uint32_t tile_height = 0;
   TIFFGetField(tiff, TIFFTAG_TILEWIDTH, &tile_width);
   TIFFGetField(tiff, TIFFTAG_TILELENGTH, &tile_height);
-  const std::uint64_t max_pixels =
-      4 * std::uint64_t{layout.width} * layout.height + kMaxTilePixels;
+  const std::uint64_t max_pixels = 4 * std::uint64_t{layout.width} * layout.height + kMaxTilePixels;
   if (tile_width == 0 || tile_height == 0 || tile_width % 8 != 0 ||
       std::uint64_t{tile_width} * tile_height > max_pixels)
     return false;
@@ -321,8 +321,8 @@ ImageColor tiff_color(const TiffLayout& layout, const TiffSamples& samples, std:
     case TiffKind::kCmyk: {
       const std::uint32_t not_black = 255 - samples.at(x, y, 3);
       for (std::size_t c = 0; c < 3; ++c)
-        color[c] = static_cast<std::uint8_t>(not_black -
-                                             divided_by_255(samples.at(x, y, c) * not_black));
+        color[c] =
+            static_cast<std::uint8_t>(not_black - divided_by_255(samples.at(x, y, c) * not_black));
       break;
     }
   }
@@ -350,9 +350,8 @@ Result<StoredImage> decode_tiff(std::span<const std::byte> encoded, const ImageL
   if (layout.kind == TiffKind::kPalette && !read_tiff_palette(tiff.get(), layout, palette))
     return invalid_argument("the TIFF image is damaged: it has no palette");
   std::vector<std::uint8_t> raw(layout.plane_bytes() * layout.num_planes());
-  const bool read = TIFFIsTiled(tiff.get()) != 0
-                        ? read_tiff_tiles(tiff.get(), layout, raw.data())
-                        : read_tiff_strips(tiff.get(), layout, raw.data());
+  const bool read = TIFFIsTiled(tiff.get()) != 0 ? read_tiff_tiles(tiff.get(), layout, raw.data())
+                                                 : read_tiff_strips(tiff.get(), layout, raw.data());
   if (!read) return damaged();
   StoredImage stored;
   stored.orientation = tiff_field(tiff.get(), TIFFTAG_ORIENTATION);

@@ -35,8 +35,7 @@ SubmitRequest request_of(std::uint64_t id) {
   const std::string url = "file://" + (kGolden / "images" / "rgb.png").string();
   nlohmann::json messages;
   messages.push_back(
-      {{"role", "user"},
-       {"content", {{{"type", "image_url"}, {"image_url", {{"url", url}}}}}}});
+      {{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", {{"url", url}}}}}}});
   GenerateRequest request;
   request.id = RequestId{id};
   request.prompt = ChatPrompt{.messages_json = messages.dump()};
@@ -45,8 +44,7 @@ SubmitRequest request_of(std::uint64_t id) {
 
 /// An InputProcessor, and in the place of the actors behind it `engine`.
 struct Setup {
-  explicit Setup(const std::string& cache_type)
-      : system(config), client(system), engine(system) {
+  explicit Setup(const std::string& cache_type) : system(config), client(system), engine(system) {
     const auto pointer = caf::actor_cast<caf::strong_actor_ptr>(engine);
     actor = spawn_input_processor(system, processor_with(cache_type), 2,
                                   caf::actor_cast<OutputProcessorActor>(pointer),

@@ -28,6 +28,7 @@ class PicturePrompts {
     Options options;
     options.model.model = (kGolden / "models" / "models" / name).string();
     options.media.allowed_local_media_path = (kGolden / "images").string();
+    options.media.mm_processor_cache_type = "processor_only";  // items have their data
     const ModelConfig config = load_model_config(options.model.model).value();
     ModelLoaded model{.max_model_len = static_cast<std::int32_t>(config.max_model_len),
                       .vocab_size = static_cast<std::int32_t>(config.vocab_size)};

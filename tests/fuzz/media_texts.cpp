@@ -8,6 +8,7 @@
 #include "runtime/multimodal/data_url.hpp"
 #include "runtime/multimodal/image_processor.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
+#include "runtime/multimodal/media_io.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace troupe;
@@ -16,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto bytes = decode_data_url(text, kMaxBytes); bytes.ok())
     CHECK(bytes->size() <= kMaxBytes);
   if (size > (1 << 16)) return 0;
-  (void)picture_identifier("model", {}, "", text);
+  (void)picture_identifier("model", {}, "", text, text);
+  (void)parse_media_io_kwargs("", text);
   const auto processor = ImageProcessor::parse(text, "fuzz");
   const auto kwargs = nlohmann::json::parse(text, nullptr, false);
   if (kwargs.is_discarded()) return 0;

@@ -71,6 +71,7 @@ InputProcessorActor::behavior_type fake_input(
         send(self, scheduler, abort);
       },
       [](const RenderRequest&) { return RenderReply{}; },
+      [](const ResetCaches&) { return CachesReset{true}; },
   };
 }
 

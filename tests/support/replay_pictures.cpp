@@ -56,9 +56,11 @@ PicturePrompts::PicturePrompts(const fs::path& model, const fs::path& golden)
   // The pictures are beside the golden, or those that several use.
   const fs::path folder =
       fs::canonical(fs::exists(golden / "images") ? golden : golden / ".." / ".." / "..");
-  const auto inputs = value_or_throw(
-      PictureInputs::load(model, value_or_throw(picture_format(*config.image_tokens, *tokenizer)),
-                          {.loader = {.local_folder = folder}, .max_cache_bytes = 1 << 20}));
+  const auto inputs = value_or_throw(PictureInputs::load(
+      model, value_or_throw(picture_format(*config.image_tokens, *tokenizer)),
+      {.loader = {.local_folder = folder},
+       .cache =
+           value_or_throw(make_picture_cache({.kind = "processor_only", .max_bytes = 1 << 20}))}));
   for (const json& entry : golden_.at("cases")) {
     std::vector<PictureSource> sources;
     for (const json& file : entry.at("images"))

@@ -30,8 +30,7 @@ def picture(seed, size=56):
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
-def ask(server, seed):
-    """The answer, with its log-probabilities."""
+def answer_of(server, seed):
     content = [{"type": "image_url", "image_url": {"url": picture(seed)}}, {"type": "text", "text": "What is shown here?"}]
     body = {"model": "gemma", "messages": [{"role": "user", "content": content}], "max_tokens": 8, "temperature": 0,
             "logprobs": True, "top_logprobs": 2, "ignore_eos": True}
@@ -42,7 +41,13 @@ def ask(server, seed):
     connection.close()
     if response.status != 200:
         raise AssertionError(answer)
-    return answer["choices"][0]["message"]["content"], answer["choices"][0]["logprobs"]
+    return answer
+
+
+def ask(server, seed):
+    """The text, with its log-probabilities."""
+    choice = answer_of(server, seed)["choices"][0]
+    return choice["message"]["content"], choice["logprobs"]
 
 
 def transfer(connector, role, **extra):
@@ -70,12 +75,16 @@ class EncoderTransfer(unittest.TestCase):
             place = {"shared_storage_path": folder}
             with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_producer", **place)) as producer:
                 self.assertEqual([ask(producer, seed) for seed in (1, 2)], self.expected)
+                params = answer_of(producer, 1)["ec_transfer_params"]
+                self.assertEqual(list(params.values()), [{"num_encoder_tokens": 4}])
                 files = lambda: sorted(pathlib.Path(folder).glob("*/encoder_cache.safetensors"))
                 wait_until(lambda: len(files()) == 2, "the files")
             self.check_files(files())
+            self.assertIn(list(params)[0], [file.parent.name for file in files()])
             with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_consumer", **place)) as consumer:
                 self.assertEqual([ask(consumer, seed) for seed in (1, 2)], self.expected)
                 self.assertEqual(transfers(consumer), (2, 2, 0, 0))
+                self.assertIsNone(answer_of(consumer, 1)["ec_transfer_params"])
             for file, size in zip(files(), (100, 0)):
                 os.truncate(file, size)
             with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_both", **place)) as repairing:

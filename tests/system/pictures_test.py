@@ -64,6 +64,11 @@ class Media(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/slow":
             self.server.stop.wait(DEADLINE_S)
+        if self.path.startswith("/meet/"):  # answered when as many others wait
+            self.server.visits.append(self.path)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.server.meeting.wait(DEADLINE_S)
+            self.path = "/" + self.path.rsplit("/", 1)[1]
         if self.path.startswith("/to?"):
             self.send_response(302)
             self.send_header("Location", self.path[4:])
@@ -87,6 +92,7 @@ class Pictures(unittest.TestCase):
     def setUpClass(cls):
         cls.media = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Media)
         cls.media.stop = threading.Event()
+        cls.media.visits, cls.media.meeting = [], threading.Barrier(4)
         threading.Thread(target=cls.media.serve_forever, daemon=True).start()
         cls.addClassCleanup(cls.media.shutdown)
         cls.addClassCleanup(cls.media.stop.set)
@@ -146,6 +152,13 @@ class Pictures(unittest.TestCase):
         self.assertIn("404", self.refused(picture(f"http://127.0.0.1:{port}/none.png"), QUESTION, code=422))
         self.assertIn("5 s", self.refused(picture(f"http://127.0.0.1:{port}/slow"), QUESTION, code=422))
         self.assertIn("cannot be asked", self.refused(picture("http://127.0.0.1:1/a.png"), QUESTION, code=422))
+
+    def test_pictures_of_a_request_are_fetched_side_by_side_and_each_once(self):
+        urls = [f"http://127.0.0.1:{self.media.server_port}/meet/{i}/red_circle.png" for i in range(4)]
+        for _ in range(2):  # what one request has fetched, another one does not have
+            self.media.visits.clear()
+            self.ask(*[picture(url) for url in [*urls, urls[0]]], QUESTION)
+            self.assertEqual(sorted(self.media.visits), [url[url.index("/meet"):] for url in urls])
 
     def test_other_apis(self):
         base64_text = base64.b64encode(sample("two_stars.png")).decode()

@@ -205,8 +205,8 @@ BOOST_AUTO_TEST_CASE(the_orientation_comes_from_exif_or_xmp) {
   BOOST_TEST(of_exif(little, xmp) == 6);
 }
 
-// golden.json has the size and the hash of the pixels that Pillow 13 makes of each file, upright, on
-// white; tests/system/picture_check.py wrote the files.
+// golden.json has the size and the hash of the pixels that Pillow 13 makes of each file, upright,
+// on white; tests/system/picture_check.py wrote the files.
 BOOST_AUTO_TEST_CASE(tiff_images_have_the_pixels_of_pillow) {
   const auto golden = nlohmann::json::parse(picture_bytes("tiff/golden.json"));
   BOOST_TEST(golden.size() > 50u);
@@ -242,7 +242,8 @@ BOOST_AUTO_TEST_CASE(a_tiff_image_that_is_too_large_cut_off_or_rare_is_refused_b
              std::string::npos);
   BOOST_TEST(decode_error(with_tag(256, 65535)).starts_with("the TIFF image is damaged"));
   BOOST_TEST(decode_error(with_tag(259, 34676)).find("compression 34676") != std::string::npos);
-  BOOST_TEST(decode_error(with_tag(262, 8)).find("photometric interpretation 8") != std::string::npos);
+  BOOST_TEST(decode_error(with_tag(262, 8)).find("photometric interpretation 8") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(transparent_pixels_lie_on_the_colour_that_is_asked_for) {

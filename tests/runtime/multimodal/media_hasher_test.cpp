@@ -12,7 +12,7 @@ namespace {
 std::string identifier(std::string_view uuid, std::string_view kwargs,
                        MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3) {
   return picture_identifier("model", std::as_bytes(std::span(std::string_view("picture"))), uuid,
-                            kwargs, algorithm);
+                            kwargs, {}, algorithm);
 }
 
 constexpr std::string_view kKwargs =

@@ -31,10 +31,11 @@ BOOST_AUTO_TEST_CASE(what_is_not_known_is_refused_by_its_name) {
   BOOST_TEST(io_error(R"({"image":{"image_mode":"L"}})") ==
              "media_io_kwargs: image.image_mode must be \"RGB\", it is \"L\"");
   for (const char* color : {"[1,2]", "[1,2,256]", "[1,2,-1]", "[1,2,3.5]", "\"red\"", "null"})
-    BOOST_TEST(io_error("", std::string(R"({"image":{"rgba_background_color":)") + color + "}}") ==
-               std::string("media_io_kwargs: image.rgba_background_color must be 3 numbers from 0 to "
-                           "255, it is ") +
-                   color);
+    BOOST_TEST(
+        io_error("", std::string(R"({"image":{"rgba_background_color":)") + color + "}}") ==
+        std::string("media_io_kwargs: image.rgba_background_color must be 3 numbers from 0 to "
+                    "255, it is ") +
+            color);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 ItemData data_of(const std::string& name, std::size_t num_bytes) {
   std::string text;
   while (text.size() < num_bytes) text += name + ";";
-  return std::make_shared<const std::vector<char>>(text.begin(),
-                                                   text.begin() + static_cast<std::ptrdiff_t>(num_bytes));
+  return std::make_shared<const std::vector<char>>(
+      text.begin(), text.begin() + static_cast<std::ptrdiff_t>(num_bytes));
 }
 
 MultiModalFeature item_of(std::string identifier, ItemData data = nullptr) {
@@ -253,7 +253,8 @@ BOOST_AUTO_TEST_CASE(a_killed_process_neither_blocks_nor_spoils_the_segment) {
     BOOST_TEST((*found == *data_of("p", kItemBytes)));
     for (int i = 0; i < 30; ++i) {
       const std::string name = "c" + std::to_string(i);
-      if (const ItemData left = items->find(name)) BOOST_TEST((*left == *data_of(name, kItemBytes)));
+      if (const ItemData left = items->find(name))
+        BOOST_TEST((*left == *data_of(name, kItemBytes)));
     }
   }
 }
