@@ -34,8 +34,7 @@ void read_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
   config.max_model_len = config.max_positions;
   config.layer_norm_eps = kLayerNormEps;
   check_activation(text, "activation_function", "gelu", config);
-  if (text.boolean("scale_embedding", false))
-    config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  // scale_embedding is not read: neither transformers nor vLLM scales what the decoder looks up.
   SpeechConfig speech{.num_mels = size("num_mel_bins", 80),
                       .num_rows = size("max_source_positions", 1500),
                       .num_layers = text.integer("encoder_layers", 4, 1, kMaxConfigLayers),

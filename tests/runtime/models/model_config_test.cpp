@@ -255,7 +255,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
        "rope_scaling: rope type linear is not supported for this architecture"},
       {llama(R"("partial_rotary_factor":0)", "Phi3ForCausalLM"), "partial_rotary_factor is 0.0"},
       {llama(R"("partial_rotary_factor":2)", "Glm4ForCausalLM"), "partial_rotary_factor is 2.0"},
-      {llama(R"("head_dim":6,"partial_rotary_factor":0.5)", "Glm4ForCausalLM"),
+      {llama(R"("head_dim":6,"rope_scaling":{"type":"yarn","factor":2})", "Glm4ForCausalLM"),
        "3 of 6 elements of a head"},
       {llama(R"("attn_logit_softcapping":0)", "Gemma2ForCausalLM"),
        "attn_logit_softcapping is 0.0, not a number above 0"},
@@ -364,6 +364,25 @@ BOOST_AUTO_TEST_CASE(null_says_that_no_kv_heads_are_shared) {
     BOOST_TEST(heads(name, null) == 16, name);
   BOOST_TEST(heads("LlamaForCausalLM", "") == 16);
   BOOST_TEST(heads("MistralForCausalLM", "") == 8);
+}
+
+BOOST_AUTO_TEST_CASE(fields_that_the_reference_does_not_read_change_nothing) {
+  const ModelConfig bert = parsed(llama(R"("head_dim":7)", "BertModel"));
+  BOOST_TEST(bert.num_kv_heads == 4);
+  BOOST_TEST(bert.head_dim == 16);
+  const ModelConfig whisper =
+      parsed(R"({"architectures":["WhisperForConditionalGeneration"],"scale_embedding":true})");
+  BOOST_TEST(whisper.embedding_scale == 1);
+}
+
+BOOST_AUTO_TEST_CASE(gemma3_caps_logits_where_it_has_no_encoder) {
+  const std::string cap = R"("final_logit_softcapping":2.0)";
+  BOOST_TEST(parsed(gemma3(cap)).logit_softcap == 2);
+  BOOST_TEST(parsed(gemma3(R"("final_logit_softcapping":null)")).logit_softcap == 0);
+  const auto nested = parse_model_config(
+      R"({"architectures":["Gemma3ForConditionalGeneration"],"text_config":{)" + cap + "}}");
+  BOOST_REQUIRE(!nested.ok());
+  BOOST_TEST(nested.error().message.find("final_logit_softcapping") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_nested_too_deeply_is_refused) {
