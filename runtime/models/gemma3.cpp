@@ -89,12 +89,13 @@ void read_config_with_vision(ConfigFields& text, bool is_gguf, ModelConfig& conf
 
 void read_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) {
   config.vision = read_siglip_config(vision);
-  const auto token = [&](std::string_view key, std::int64_t otherwise) {
-    return static_cast<TokenId>(root.integer(key, otherwise, 0, config.vocab_size - 1));
+  const auto token = [&](const std::string& name, std::int64_t otherwise) {
+    return static_cast<TokenId>(
+        root.integer_of(name + "_index", name + "_id", otherwise, 0, config.vocab_size - 1));
   };
-  config.image_tokens = {.marks = ImageTokens::Marks{.begin = token("boi_token_index", 255999),
-                                                     .end = token("eoi_token_index", 256000)},
-                         .soft = token("image_token_index", 262144),
+  config.image_tokens = {.marks = ImageTokens::Marks{.begin = token("boi_token", 255999),
+                                                     .end = token("eoi_token", 256000)},
+                         .soft = token("image_token", 262144),
                          .per_image = root.integer("mm_tokens_per_image", 256, 1, kMaxConfigSize)};
   check_gemma3_pooling(root, *config.vision, config.image_tokens->per_image);
 }

@@ -3,7 +3,8 @@
 
   differential.py [--count N] [--seed N] [--only INDEX] [--keep FOLDER] [FAMILY...]
 
-The family "adapters" is of random LoRA adapters on random models of other families, against PEFT.
+The family "adapters" is of random LoRA adapters on random models of other families, against PEFT; "damaged" has a
+tensor that is missing or of another shape, which the error must name with its file and both shapes.
 
 Of each configuration a random checkpoint is written, and answered by build/release/tests/answer_models (or
 $TROUPE_ANSWER_MODELS). Troupe continues a few prompts greedily; transformers reads prompt and continuation at once. All
@@ -34,6 +35,8 @@ LENGTHS, OUTPUTS = (1, 6, 19, 45), 8
 MAX_DRAWS = 200
 FOREIGN_SHARE = 0.3  # of the cases
 ADAPTERS = "adapters"  # on any of ADAPTED, with PEFT
+DAMAGED = "damaged"  # any of ADAPTED with a wrong tensor, which an error must name
+PACKED = "gpt_oss_mxfp4"
 ADAPTED = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "smollm3", "glm4",
            "mixtral", "qwen3_moe", "deepseek_v3")
 
@@ -43,14 +46,18 @@ class Answers:
 
     def __init__(self):
         program = os.environ.get("TROUPE_ANSWER_MODELS", ROOT / "build/release/tests/answer_models")
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True)
 
     def ask(self, **case):
         self.process.stdin.write(json.dumps(case) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"the program that answers ended with {self.process.wait()} at {case['model']}")
+            code = self.process.wait()
+            self.log.seek(0)
+            raise SystemExit(f"{self.log.read()[-2000:]}\nanswer_models ended with {code} at {case['model']}")
         return json.loads(line)
 
 
@@ -64,12 +71,18 @@ class Case:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             try:
-                base = chance.choice(ADAPTED) if family == ADAPTERS else family
+                base = {ADAPTERS: chance.choice(ADAPTED), DAMAGED: chance.choice(ADAPTED),
+                        PACKED: "gpt_oss"}.get(family, family)
                 config = FAMILIES[base](chance)
-                if family != ADAPTERS and chance.random() < FOREIGN_SHARE:
+                if family == PACKED:
+                    config |= dict(hidden_size=chance.choice((32, 64, 96)), intermediate_size=chance.choice((32, 64)))
+                if family == base and chance.random() < FOREIGN_SHARE:
                     config |= foreign_fields(config, chance)
-                self.checkpoint = reference.Checkpoint(folder, config, chance)
+                self.checkpoint = reference.Checkpoint(folder, config, chance, in_one_file=family == PACKED)
                 self.adapter = reference.add_adapter(self.checkpoint, chance) if family == ADAPTERS else None
+                if family == PACKED:
+                    reference.pack_experts(self.checkpoint, chance)
+                self.named = reference.damage(self.checkpoint, chance) if family == DAMAGED else None
                 self.draw_prompts(chance)
                 self.expected = self.reference_rows([[*prompt] for prompt in self.prompts])
                 if all(bool(torch.isfinite(rows).all()) for rows in self.expected):
@@ -175,6 +188,7 @@ class Case:
         return reason
 
     def ask(self, answers):
+        """What Troupe says, or refuses with."""
         case = dict(model=str(self.checkpoint.folder), prompts=self.prompts, num_outputs=OUTPUTS)
         if self.items is not None:
             case["items"] = self.items
@@ -201,7 +215,14 @@ def run(family, arguments, answers, folder):
         case = Case(family, arguments.seed, index, folder)
         counts["drawn again"] += case.num_draws
         answer = case.ask(answers)
-        if "error" in answer and "another answer" not in answer["error"]:
+        if case.named is not None:
+            text = answer.get("error", "nothing")
+            missing = [part for part in case.named if part not in text]
+            counts["different" if missing else "equal"] += 1
+            if missing:
+                print(f"{family} {index}: {text} does not name {', '.join(missing)}\n"
+                      f"  {json.dumps(case.checkpoint.config)}", flush=True)
+        elif "error" in answer and "another answer" not in answer["error"]:
             counts["refused"] += 1
             refusals[kind_of_refusal(answer["error"])] += 1
             if arguments.keep:
@@ -217,8 +238,8 @@ def run(family, arguments, answers, folder):
             shutil.copytree(folder, arguments.keep / f"{family}-{index}", dirs_exist_ok=True)
     for text, count in refusals.most_common():
         print(f"{family}: refused {count}: {text}")
-    print(f"{family:16}" + "".join(f"{counts[key]:6} {key}" for key in ("equal", "refused", "different", "drawn again")),
-          flush=True)
+    numbers = (f"{counts[key]:6} {key}" for key in ("equal", "refused", "different", "drawn again"))
+    print(f"{family:16}" + "".join(numbers), flush=True)
     return counts
 
 
@@ -228,9 +249,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int)
     parser.add_argument("--keep", type=pathlib.Path)
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join((*FAMILIES, ADAPTERS)))
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join((*FAMILIES, PACKED, ADAPTERS, DAMAGED)))
     arguments = parser.parse_args()
-    known = [*FAMILIES, ADAPTERS]
+    known = [*FAMILIES, PACKED, ADAPTERS, DAMAGED]
     unknown = set(arguments.families) - set(known)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")

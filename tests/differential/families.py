@@ -35,7 +35,8 @@ def head_dim(fields, otherwise=None):
 
 def base(random, model_type, architecture, **choices):
     fields = dict(architectures=[architecture], model_type=model_type, vocab_size=random.choice(VOCABULARY),
-                  num_hidden_layers=random.choice((1, 2, 3, 5)), max_position_embeddings=random.choice((128, 250, 1024)),
+                  num_hidden_layers=random.choice((1, 2, 3, 5)),
+                  max_position_embeddings=random.choice((128, 250, 1024)),
                   bos_token_id=1, eos_token_id=2, pad_token_id=0)
     maybe(random, fields, intermediate_size=(24, 40, 44, 50, 64, 96))
     fields.setdefault("intermediate_size", 36)
@@ -186,8 +187,8 @@ def gemma3_text(random, **others):
 
 
 def phi3(random):
-    fields = base(random, "phi3", "Phi3ForCausalLM", sliding_window=(None, 3, 8, 24), attention_bias=(True, False)) | heads(
-        random, free=False)
+    fields = base(random, "phi3", "Phi3ForCausalLM", sliding_window=(None, 3, 8, 24), attention_bias=(True, False))
+    fields |= heads(random, free=False)
     part = random.choice((None, None, 1.0, 0.5, 0.75))
     size = head_dim(fields)
     rotated = int(size * (part or 1))
@@ -287,8 +288,8 @@ def llama4_text(random):
 
 
 def gpt_oss(random):
-    fields = base(random, "gpt_oss", "GptOssForCausalLM", attention_bias=(True, False), sliding_window=(3, 8, 24)) | heads(
-        random)
+    fields = base(random, "gpt_oss", "GptOssForCausalLM", attention_bias=(True, False), sliding_window=(3, 8, 24))
+    fields |= heads(random)
     fields.setdefault("head_dim", 12)
     fields["num_local_experts"] = random.choice((2, 3, 4))
     fields["num_experts_per_tok"] = random.choice((1, 2))
@@ -335,7 +336,8 @@ def mamba2(random):
                   eos_token_id=2, pad_token_id=0) | states(random, {}, hidden * expand)
     maybe(random, fields, use_bias=(True, False), use_conv_bias=(True, False), rms_norm=(True, False),
           layer_norm_epsilon=EPSILONS, tie_word_embeddings=(True, False), residual_in_fp32=(True, False),
-          hidden_act=("silu",), time_step_limit=([0.0, float("inf")], [0.01, 0.5], [0.0, 1.0]), norm_before_gate=(True, False))
+          hidden_act=("silu",), time_step_limit=([0.0, float("inf")], [0.01, 0.5], [0.0, 1.0]),
+          norm_before_gate=(True, False))
     return fields
 
 
@@ -379,6 +381,9 @@ def whisper(random):
                   max_source_positions=random.choice((5, 20, 37)), max_target_positions=64,
                   vocab_size=random.choice(VOCABULARY), bos_token_id=1, eos_token_id=2, pad_token_id=0,
                   decoder_start_token_id=1)
+    if random.random() < 0.2:  # their other names
+        fields["num_hidden_layers"] = fields.pop("encoder_layers")
+        fields["num_attention_heads"] = fields.pop("encoder_attention_heads")
     maybe(random, fields, scale_embedding=(True, False), activation_function=("gelu", "gelu"),
           tie_word_embeddings=(True, False))
     return fields
@@ -423,6 +428,9 @@ def gemma3(random):
                   vision_config=dict(vision_tower(random, "siglip_vision_model"), vision_use_head=False),
                   image_token_index=image, boi_token_index=3, eoi_token_index=4,
                   mm_tokens_per_image=random.choice((1, 4, 16)))
+    if random.random() < 0.3:
+        for name in ("image_token", "boi_token", "eoi_token"):
+            fields[name + "_id"] = fields.pop(name + "_index")
     maybe(random, fields, tie_word_embeddings=(True, False), eos_token_id=([1, 2],), initializer_range=(0.02,))
     return fields
 
@@ -442,11 +450,12 @@ def llava(random):
 
 
 FAMILIES = {function.__name__: function for function in (
-    llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, smollm3, glm4, mixtral, qwen2_moe, qwen3_moe,
-    llama4_text, gpt_oss, deepseek_v3, mamba2, bamba, falcon_h1, whisper, bert, qwen3_embedding, gemma3, llava)}
+    llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, smollm3, glm4, mixtral, qwen2_moe,
+    qwen3_moe, llama4_text, gpt_oss, deepseek_v3, mamba2, bamba, falcon_h1, whisper, bert, qwen3_embedding, gemma3,
+    llava)}
 
-STRUCTURE = {"architectures", "model_type", "text_config", "vision_config", "rope_scaling", "rope_parameters", "head_dim",
-             "max_position_embeddings"}
+STRUCTURE = {"architectures", "model_type", "text_config", "vision_config", "rope_scaling", "rope_parameters",
+             "head_dim", "max_position_embeddings"}
 
 
 def foreign_fields(config, random):

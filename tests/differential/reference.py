@@ -3,6 +3,7 @@ import json
 import pathlib
 import warnings
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -48,7 +49,7 @@ def model_class(config):
 class Checkpoint:
     """A folder with config.json and weights. Throws what transformers throws."""
 
-    def __init__(self, folder, config, random):
+    def __init__(self, folder, config, random, in_one_file=False):
         self.folder = pathlib.Path(folder)
         self.random = random
         self.config = config
@@ -57,7 +58,8 @@ class Checkpoint:
         model = model_class(config)(read)
         randomise(model, torch.Generator().manual_seed(random.getrandbits(30)))
         self.dtype = random.choice((torch.float32, torch.float32, torch.bfloat16, torch.float16))
-        model.to(self.dtype).save_pretrained(self.folder, max_shard_size=random.choice(("1GB", "20KB")))
+        shard_size = "1GB" if in_one_file else random.choice(("1GB", "20KB"))
+        model.to(self.dtype).save_pretrained(self.folder, max_shard_size=shard_size)
         (self.folder / "generation_config.json").unlink(missing_ok=True)
         if random.random() < 0.5:  # as it was given, not as transformers writes it
             (self.folder / "config.json").write_text(json.dumps(config))
@@ -77,6 +79,49 @@ class Checkpoint:
         (self.folder / "1_Pooling").mkdir(exist_ok=True)
         (self.folder / "1_Pooling" / "config.json").write_text(json.dumps({key: name == pooling
                                                                           for name, key in POOLINGS.items()}))
+
+
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+FP4_BLOCK = 32
+
+
+def pack_experts(checkpoint, random):
+    """The experts of gpt-oss as MXFP4: random numbers, which the model gets as what they stand for."""
+    generator = torch.Generator().manual_seed(random.getrandbits(30))
+    path = checkpoint.folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    with torch.no_grad():
+        for name, weight in checkpoint.model.named_parameters():
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                continue
+            experts, columns, rows = weight.shape
+            codes = torch.randint(0, 16, (experts, rows, columns // FP4_BLOCK, FP4_BLOCK), generator=generator)
+            scales = torch.randint(123, 128, codes.shape[:-1], generator=generator)
+            values = FP4[codes] * torch.exp2(scales - 127.0)[..., None]
+            weight.copy_(values.reshape(experts, rows, columns).transpose(1, 2))
+            del tensors[name]
+            tensors[name + "_blocks"] = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+            tensors[name + "_scales"] = scales.to(torch.uint8)
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((checkpoint.folder / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    (checkpoint.folder / "config.json").write_text(json.dumps(config))
+
+
+def damage(checkpoint, random):
+    """One tensor is missing, or of another shape. Gives what an error must name."""
+    path = random.choice(sorted(checkpoint.folder.glob("*.safetensors")))
+    tensors = safetensors.torch.load_file(path)
+    name = random.choice(sorted(tensors))
+    tensor = tensors.pop(name)
+    named = [name]
+    if random.random() < 0.7:
+        shape = list(tensor.shape)
+        shape[random.randrange(len(shape))] += random.choice((-1, 1, 3))
+        tensors[name] = torch.zeros(shape, dtype=tensor.dtype)
+        named += [path.name, json.dumps(shape), json.dumps(list(tensor.shape))]
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    return named
 
 
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj",
