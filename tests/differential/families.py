@@ -123,7 +123,7 @@ def llama(random):
 
 def mistral(random):
     fields = base(random, "mistral", "MistralForCausalLM", hidden_act=("silu",),
-                  sliding_window=(None, 1, 3, 8, 24, 4096)) | heads(random)
+                  sliding_window=(None, 2, 3, 8, 24, 4096)) | heads(random)
     rope(random, fields, head_dim(fields))
     return fields
 
