@@ -3,6 +3,7 @@
 #   make test     build and run all tests: release, then address+undefined and thread sanitizers
 #   make test-long  what takes longer and says little more, in the release build
 #   make test-clients  what people's clients do: OpenAI, Anthropic, LangChain, LiteLLM, pydantic-ai, instructor, schemathesis
+#   make test-models  random configurations of every family against transformers (MODEL_CASES of each, MODEL_SEED)
 #   make build    the binary, build/release/troupe
 #   make bench    the benchmarks; tools/bench.sh says which variables name the peers
 #   make check    format, includes, clang-tidy
@@ -10,9 +11,11 @@
 
 PORT ?= 8000
 FUZZ_SECONDS ?= 600
+MODEL_CASES ?= 100
+MODEL_SEED ?= 1
 JOBS ?= $(shell nproc)
 
-.PHONY: serve test test-long test-clients build bench check fuzz clean setup setup-test release
+.PHONY: serve test test-long test-clients test-models build bench check fuzz clean setup setup-test release
 
 setup:
 	@tools/setup.sh build
@@ -39,6 +42,11 @@ test-long: setup-test release
 test-clients: setup-test build
 	@cmake --build --preset release -j $(JOBS) --target parse_answers
 	@tools/test_clients.sh
+
+test-models: setup-test
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release -j $(JOBS) --target answer_models
+	@tools/test_models.sh --count $(MODEL_CASES) --seed $(MODEL_SEED) $(FAMILIES)
 
 bench: setup-test release
 	@tools/bench.sh

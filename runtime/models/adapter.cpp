@@ -48,6 +48,19 @@ Error tensor_error(ErrorCode code, const std::string& tensor, const std::string&
   return {code, std::string(kWeightsFile) + ": tensor " + tensor + " " + reason};
 }
 
+/// PEFT adds the base's own embeddings and head, unchanged, to an adapter of one of them. The
+/// module that such a tensor is a copy of; empty: it is none.
+std::string_view copied_module(std::string_view tensor) {
+  for (const std::string_view module : {"embed_tokens", "lm_head"})
+    for (const std::string_view suffix : {".base_layer.weight", ".weight"}) {
+      std::string_view name = tensor;
+      if (!name.ends_with(suffix)) continue;
+      name.remove_suffix(suffix.size());
+      if (name.starts_with(kPeftPrefix) && name.ends_with("." + std::string(module))) return module;
+    }
+  return {};
+}
+
 /// Sorts the tensors of the file by module. Errors: those that are no LoRA, or stand alone.
 Result<ModulePairs> pair_tensors(const TensorMap& tensors) {
   struct Suffix {
@@ -61,6 +74,7 @@ Result<ModulePairs> pair_tensors(const TensorMap& tensors) {
                                   {".lora_embedding_B", false, true}};
   ModulePairs pairs;
   for (const auto& [name, tensor] : tensors) {
+    if (!copied_module(name).empty()) continue;
     const auto* const suffix = std::ranges::find_if(
         kSuffixes, [&](const Suffix& each) { return name.ends_with(each.text); });
     if (!name.starts_with(kPeftPrefix) || suffix == std::end(kSuffixes)) {
@@ -104,6 +118,26 @@ Result<void> check_tensor_shape(const std::string& name, const TensorView& tenso
   return tensor_error(ErrorCode::kCorrupt, name,
                       "has shape " + shape_text(tensor.shape) + ", expected " +
                           shape_text(expected) + ": it was made for another model or rank");
+}
+
+/// Of another shape it is not the base's own.
+Result<void> check_copies(const TensorMap& tensors, const AdapterTargets& targets) {
+  for (const auto& [name, tensor] : tensors) {
+    const std::string_view module = copied_module(name);
+    if (module.empty()) continue;
+    for (const AdapterTarget& target : targets.targets) {
+      const AdapterTarget::Part& part = target.parts.front();
+      if (plain_module_name(part.name) != module) continue;
+      const std::vector<std::int64_t> expected = target.is_embedding
+                                                     ? std::vector{target.num_cols, part.num_rows}
+                                                     : std::vector{part.num_rows, target.num_cols};
+      if (tensor.shape != expected)
+        return tensor_error(
+            ErrorCode::kUnsupported, name,
+            "has shape " + shape_text(tensor.shape) + ", the model's has " + shape_text(expected));
+    }
+  }
+  return {};
 }
 
 /// Modules of layers that another stage has are checked there.
@@ -252,6 +286,8 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
   if (!file.ok()) return in_folder(file.error());
   const auto pairs = pair_tensors(file->tensors());
   if (!pairs.ok()) return in_folder(pairs.error());
+  if (const auto copies = check_copies(file->tensors(), targets); !copies.ok())
+    return in_folder(copies.error());
 
   // All is checked before memory is taken.
   std::vector<TargetPlan> plans;

@@ -29,9 +29,9 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
              config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf,
                    {.rotates_part = true, .default_part = 0.5, .overrides_part = true}, config);
+  set_no_windows(text, config);
   StateSpaceConfig states =
       read_state_space(text, {}, config.hidden_size * read_expansion(text, "mamba_expand"));
   states.norm_eps = config.rms_norm_eps;

@@ -24,6 +24,9 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
               .vocab_size = 30522,
               .max_positions = 512},
              config);
+  // The family has no fields for these.
+  config.num_kv_heads = config.num_heads;
+  config.head_dim = std::max<std::int64_t>(1, config.hidden_size / config.num_heads);
   check_activation(text, "hidden_act", "gelu", config);
   const std::string positions = text.text("position_embedding_type", "absolute");
   if (positions != "absolute")

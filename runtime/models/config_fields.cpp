@@ -87,6 +87,16 @@ std::int64_t ConfigFields::integer(std::string_view key, std::optional<std::int6
   return static_cast<std::int64_t>(as_double);
 }
 
+std::int64_t ConfigFields::integer_of(std::string_view key, std::string_view other_key,
+                                      std::int64_t otherwise, std::int64_t min, std::int64_t max) {
+  const std::int64_t other = integer(other_key, otherwise, min, max);
+  const std::int64_t found = integer(key, other, min, max);
+  if (has(other_key) && found != other)
+    fail(ErrorCode::kCorrupt, std::string(key) + " is " + std::to_string(found) + ", but " +
+                                  std::string(other_key) + " is " + std::to_string(other));
+  return found;
+}
+
 double ConfigFields::number(std::string_view key, std::optional<double> otherwise) {
   const json* found = required(key, otherwise.has_value());
   if (found == nullptr) return otherwise.value_or(0);

@@ -33,6 +33,9 @@ class ConfigFields {
   /// An integer in [min, max]. `otherwise` is the default; without one the key must be there.
   [[nodiscard]] std::int64_t integer(std::string_view key, std::optional<std::int64_t> otherwise,
                                      std::int64_t min, std::int64_t max);
+  /// The integer that has two names, whichever is there.
+  [[nodiscard]] std::int64_t integer_of(std::string_view key, std::string_view other_key,
+                                        std::int64_t otherwise, std::int64_t min, std::int64_t max);
   /// Without a default the key must be there.
   [[nodiscard]] double number(std::string_view key, std::optional<double> otherwise);
   [[nodiscard]] bool boolean(std::string_view key, bool otherwise);

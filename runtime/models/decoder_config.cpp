@@ -139,12 +139,8 @@ void read_qwen_windows(ConfigFields& text, ModelConfig& config) {
 ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults) {
   constexpr std::int64_t kMaxExperts = 1 << 12;
   ExpertsConfig experts;
-  const std::int64_t other = text.integer(defaults.other_key, defaults.num_experts, 1, kMaxExperts);
-  experts.num_experts = text.integer(defaults.key, other, 1, kMaxExperts);
-  if (text.has(defaults.other_key) && experts.num_experts != other)
-    text.fail(ErrorCode::kCorrupt,
-              std::string(defaults.key) + " is " + std::to_string(experts.num_experts) + ", but " +
-                  std::string(defaults.other_key) + " is " + std::to_string(other));
+  experts.num_experts =
+      text.integer_of(defaults.key, defaults.other_key, defaults.num_experts, 1, kMaxExperts);
   experts.num_chosen = text.integer("num_experts_per_tok", defaults.num_chosen, 1, kMaxExperts);
   if (experts.num_chosen > experts.num_experts)
     text.fail(ErrorCode::kCorrupt, "num_experts_per_tok is " + std::to_string(experts.num_chosen) +

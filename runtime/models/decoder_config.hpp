@@ -37,7 +37,7 @@ void check_activation(ConfigFields& text, std::string_view key, std::string_view
 [[nodiscard]] std::int32_t read_window(ConfigFields& text, std::int64_t otherwise);
 /// The windows of families whose layers are all of one type.
 void set_equal_windows(ConfigFields& text, std::int32_t window, ModelConfig& config);
-/// Of families whose layers have none.
+/// Of families whose layers have none. Pre: read_shared_rope has told the longest text.
 void set_no_windows(ConfigFields& text, ModelConfig& config);
 /// Those of families whose layer_types may say which layers have the window; or else `windowed`,
 /// the family's own rule, does.

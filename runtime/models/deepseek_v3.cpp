@@ -105,14 +105,10 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   check_activation(text, "hidden_act", "silu", config);
   expect<std::int64_t>(text, "num_key_value_heads", config.num_kv_heads, config.num_heads);
   config.latent = read_latent(text);
-  if (config.attention_bias && config.latent->q_rank == 0)
-    text.fail(ErrorCode::kUnsupported,
-              "attention_bias is true without q_lora_rank, which is not "
-              "supported");
   config.head_dim = config.latent->rotary_dim;
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf, {.pairs_neighbours = text.boolean("rope_interleave", true)},
                    config);
+  set_no_windows(text, config);
   const auto query_dim = static_cast<double>(config.latent->plain_dim + config.latent->rotary_dim);
   config.attention_scale =
       static_cast<float>(score_factor(text, config.rope) / std::sqrt(query_dim));

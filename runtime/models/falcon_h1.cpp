@@ -51,8 +51,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
              config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf, 1e4, config);
+  set_no_windows(text, config);
   config.embedding_scale = static_cast<float>(text.number("embedding_multiplier", 1));
   config.logit_scale = static_cast<float>(text.number("lm_head_multiplier", 1));
   // Keys go into scores alone.

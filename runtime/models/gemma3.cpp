@@ -55,8 +55,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   const double scale_base = text.number("query_pre_attn_scalar", 256);
   if (!(scale_base > 0)) text.fail(ErrorCode::kCorrupt, "query_pre_attn_scalar is not positive");
   config.attention_scale = static_cast<float>(1 / std::sqrt(scale_base));
-  if (text.number("final_logit_softcapping", 0) != 0)
-    text.fail(ErrorCode::kUnsupported, "final_logit_softcapping is not supported");
+  if (text.has("final_logit_softcapping"))
+    config.logit_softcap = read_softcap(text, "final_logit_softcapping", 0);
   if (text.boolean("use_bidirectional_attention", false))
     text.fail(ErrorCode::kUnsupported, "use_bidirectional_attention is not supported");
 }
@@ -80,14 +80,22 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
 
 constexpr std::string_view kTextTypes[] = {"gemma3_text"};
 
+/// Beside an encoder, transformers leaves the cap of logits out and vLLM does not.
+void read_config_with_vision(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_config(text, is_gguf, config);
+  if (config.logit_softcap != 0)
+    text.fail(ErrorCode::kUnsupported, "final_logit_softcapping is not supported");
+}
+
 void read_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) {
   config.vision = read_siglip_config(vision);
-  const auto token = [&](std::string_view key, std::int64_t otherwise) {
-    return static_cast<TokenId>(root.integer(key, otherwise, 0, config.vocab_size - 1));
+  const auto token = [&](const std::string& name, std::int64_t otherwise) {
+    return static_cast<TokenId>(
+        root.integer_of(name + "_index", name + "_id", otherwise, 0, config.vocab_size - 1));
   };
-  config.image_tokens = {.marks = ImageTokens::Marks{.begin = token("boi_token_index", 255999),
-                                                     .end = token("eoi_token_index", 256000)},
-                         .soft = token("image_token_index", 262144),
+  config.image_tokens = {.marks = ImageTokens::Marks{.begin = token("boi_token", 255999),
+                                                     .end = token("eoi_token", 256000)},
+                         .soft = token("image_token", 262144),
                          .per_image = root.integer("mm_tokens_per_image", 256, 1, kMaxConfigSize)};
   check_gemma3_pooling(root, *config.vision, config.image_tokens->per_image);
 }
@@ -114,6 +122,7 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
       config, device, loader, std::move(layers),
       DecoderOptions{.norm = norm,
                      .embedding_scale = std::sqrt(static_cast<float>(config.hidden_size)),
+                     .logit_softcap = config.logit_softcap,
                      .two_way_items = true},
       std::move(tower));
 }
@@ -131,7 +140,8 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& co
     // Each so many layers the last is global: with 1, all are.
     config["sliding_window_pattern"] = window == 0 ? 1 : metadata.integer(pattern, 6);
   }
-  config["final_logit_softcapping"] = metadata.number(prefix + "final_logit_softcapping", 0);
+  const double cap = metadata.number(prefix + "final_logit_softcapping", 0);
+  if (cap != 0) config["final_logit_softcapping"] = cap;
   config["rope_local_base_freq"] = metadata.number(prefix + "rope.freq_base_swa", 10000);
   // llama.cpp's rule: the scale follows the head but in the 27B model.
   constexpr std::int64_t kLayersOf27B = 62;
@@ -224,7 +234,7 @@ extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGene
                                                .model_type = "gemma3",
                                                .text_model_types = kTextTypes,
                                                .ties_embeddings = true,
-                                               .read_config = read_config,
+                                               .read_config = read_config_with_vision,
                                                .read_vision = read_vision,
                                                .make = make,
                                                .load_tower = load_gemma3_tower};

@@ -15,9 +15,9 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
       config);
   config.attention_bias = text.boolean("attention_bias", true);
   check_activation(text, "hidden_act", "silu", config);
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf,
                    {.rotates_part = true, .default_part = 0.5, .pairs_neighbours = true}, config);
+  set_no_windows(text, config);
 }
 
 std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {

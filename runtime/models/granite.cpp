@@ -15,8 +15,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.max_positions = 2048}, config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf, 1e4, config);
+  set_no_windows(text, config);
   config.attention_scale = read_positive(text, "attention_multiplier", 1);
   config.embedding_scale = read_positive(text, "embedding_multiplier", 1);
   config.residual_scale = read_positive(text, "residual_multiplier", 1);

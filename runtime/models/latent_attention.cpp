@@ -24,7 +24,10 @@ std::vector<WeightLoader::Part> in_parts(const WeightLoader& loader, const std::
   if (latent.q_rank != 0)
     parts.push_back(part_of_rows(name + ".q_a_proj", latent.q_rank, {0, latent.q_rank}));
   else
-    parts.push_back(part_of_rows(name + ".q_proj", q_rows, loader.shard(q_rows)));
+    parts.push_back({.name = name + ".q_proj",
+                     .num_rows = q_rows,
+                     .rows = loader.shard(q_rows),
+                     .has_bias = false});
   parts.push_back(part_of_rows(kv, kv_rows, {latent.kv_rank, latent.rotary_dim}));
   parts.push_back(part_of_rows(kv, kv_rows, {0, latent.kv_rank}));
   return parts;

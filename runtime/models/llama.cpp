@@ -18,8 +18,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
              config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf, 1e4, config);
+  set_no_windows(text, config);
 }
 
 std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {

@@ -57,11 +57,8 @@ bool read_skips_first(ConfigFields& root) {
 }
 
 TokenId read_image_token(ConfigFields& root, std::int64_t vocab_size) {
-  const std::int64_t index = root.integer("image_token_index", 32000, 0, INT32_MAX);
-  const std::int64_t id = root.integer("image_token_id", index, 0, INT32_MAX);
-  if (root.has("image_token_index") && id != index)
-    root.fail(ErrorCode::kCorrupt, "image_token_id is " + std::to_string(id) +
-                                       ", image_token_index is " + std::to_string(index));
+  const std::int64_t id =
+      root.integer_of("image_token_id", "image_token_index", 32000, 0, INT32_MAX);
   if (id >= vocab_size)
     root.fail(ErrorCode::kCorrupt, "image_token_index is " + std::to_string(id) +
                                        ", the vocabulary has " + std::to_string(vocab_size) +

@@ -52,9 +52,14 @@ struct RopeConfig {
   std::vector<double> divisors;      ///< of each frequency besides; empty: none
   bool operator==(const RopeConfig&) const = default;
 
-  /// Elements of a head that are rotated.
-  [[nodiscard]] std::int64_t rotary_dim(std::int64_t head_dim) const noexcept {
+  /// Elements of a head that frequencies are made for.
+  [[nodiscard]] std::int64_t frequency_dim(std::int64_t head_dim) const noexcept {
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+  }
+  /// Elements of a head that are rotated: of an odd number one more, as in transformers.
+  [[nodiscard]] std::int64_t rotary_dim(std::int64_t head_dim) const noexcept {
+    const std::int64_t dim = frequency_dim(head_dim);
+    return dim + dim % 2;
   }
 };
 

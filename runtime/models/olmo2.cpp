@@ -11,8 +11,8 @@ namespace {
 void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.max_positions = 2048, .rms_norm_eps = 1e-5}, config);
   check_activation(text, "hidden_act", "silu", config);
-  set_no_windows(text, config);
   read_shared_rope(text, is_gguf, 1e4, config);
+  set_no_windows(text, config);
 }
 
 std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {

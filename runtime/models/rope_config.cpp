@@ -208,6 +208,9 @@ RopeConfig parse_layer_rope(ConfigFields& fields, const LayerRope& layer,
   }
   ConfigFields reader(merged, where);
   parse_parameters(reader, lengths, {}, partial, rope);
+  // Transformers reads it beside the types of layers alone, vLLM here.
+  if (rope.kind == RopeKind::kYarn && !rope.truncate)
+    reader.fail(ErrorCode::kUnsupported, "truncate is false, which is not supported");
   hand_up(reader, fields);
   return rope;
 }
@@ -229,8 +232,11 @@ void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_
       return fields.fail(ErrorCode::kCorrupt, "partial_rotary_factor is " + json(part).dump() +
                                                   ", not a number above 0 and at most 1");
   const std::int64_t rotated = rope.rotary_dim(head_dim);
-  if (rotated < 2 || rotated % 2 != 0)
-    fields.fail(ErrorCode::kUnsupported, std::to_string(rotated) + " of " +
+  const bool is_odd = rope.frequency_dim(head_dim) % 2 != 0;
+  const bool takes_odd = rope.kind == RopeKind::kDefault || rope.kind == RopeKind::kLinear ||
+                         rope.kind == RopeKind::kLlama3 || rope.kind == RopeKind::kLongRope;
+  if (rotated < 2 || rotated > head_dim || (is_odd && !takes_odd))
+    fields.fail(ErrorCode::kUnsupported, std::to_string(rope.frequency_dim(head_dim)) + " of " +
                                              std::to_string(head_dim) +
                                              " elements of a head would be rotated");
   const auto check_divisors = [&](const std::string& key, const std::vector<double>& divisors) {

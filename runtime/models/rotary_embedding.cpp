@@ -8,9 +8,9 @@
 namespace troupe {
 namespace {
 
-/// 1 / theta^(2i / dim) for i < dim / 2.
+/// 1 / theta^(2i / dim) for 2i < dim.
 std::vector<double> plain_frequencies(double theta, std::int64_t dim) {
-  std::vector<double> frequencies(static_cast<std::size_t>(dim / 2));
+  std::vector<double> frequencies(static_cast<std::size_t>((dim + 1) / 2));
   for (std::size_t i = 0; i < frequencies.size(); ++i)
     frequencies[i] = 1 / std::pow(theta, 2 * static_cast<double>(i) / static_cast<double>(dim));
   return frequencies;
@@ -123,10 +123,11 @@ RotaryEmbedding::RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim
   const auto half = static_cast<std::size_t>(rotary_dim_ / 2);
   cos_.resize(static_cast<std::size_t>(num_positions) * half);
   sin_.resize(cos_.size());
-  std::vector<double> frequencies = frequencies_of(config, rotary_dim_, num_positions);
+  const std::int64_t frequency_dim = config.frequency_dim(head_dim);
+  std::vector<double> frequencies = frequencies_of(config, frequency_dim, num_positions);
   for (std::int64_t position = 0; position < num_positions; ++position) {
     if (config.kind == RopeKind::kDynamic && position >= config.original_max_positions)
-      frequencies = dynamic_frequencies(config, rotary_dim_, position);
+      frequencies = dynamic_frequencies(config, frequency_dim, position);
     float* cos_row = cos_.data() + static_cast<std::size_t>(position) * half;
     float* sin_row = sin_.data() + static_cast<std::size_t>(position) * half;
     for (std::size_t i = 0; i < half; ++i) {

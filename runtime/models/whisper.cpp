@@ -24,7 +24,8 @@ void read_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
   const auto size = [&](std::string_view key, std::int64_t otherwise) {
     return text.integer(key, otherwise, 1, kMaxConfigSize);
   };
-  config.hidden_size = size("d_model", 384);
+  // Of what encoder and decoder have each, the common names are the encoder's.
+  config.hidden_size = text.integer_of("d_model", "hidden_size", 384, 1, kMaxConfigSize);
   config.intermediate_size = size("decoder_ffn_dim", 1536);
   config.num_layers = text.integer("decoder_layers", 4, 1, kMaxConfigLayers);
   config.num_heads = size("decoder_attention_heads", 6);
@@ -34,14 +35,21 @@ void read_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
   config.max_model_len = config.max_positions;
   config.layer_norm_eps = kLayerNormEps;
   check_activation(text, "activation_function", "gelu", config);
-  if (text.boolean("scale_embedding", false))
-    config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
-  SpeechConfig speech{.num_mels = size("num_mel_bins", 80),
-                      .num_rows = size("max_source_positions", 1500),
-                      .num_layers = text.integer("encoder_layers", 4, 1, kMaxConfigLayers),
-                      .num_heads = size("encoder_attention_heads", 6),
-                      .intermediate_size = size("encoder_ffn_dim", 1536),
-                      .layer_norm_eps = kLayerNormEps};
+  // scale_embedding is not read: neither transformers nor vLLM scales what the decoder looks up.
+  const std::int64_t encoder_heads =
+      text.integer_of("encoder_attention_heads", "num_attention_heads", 6, 1, kMaxConfigSize);
+  const std::int64_t kv_heads = size("num_key_value_heads", encoder_heads);  // a third name
+  if (kv_heads != encoder_heads)
+    text.fail(ErrorCode::kUnsupported, "num_key_value_heads is " + std::to_string(kv_heads) +
+                                           ", but encoder_attention_heads is " +
+                                           std::to_string(encoder_heads));
+  SpeechConfig speech{
+      .num_mels = size("num_mel_bins", 80),
+      .num_rows = size("max_source_positions", 1500),
+      .num_layers = text.integer_of("encoder_layers", "num_hidden_layers", 4, 1, kMaxConfigLayers),
+      .num_heads = encoder_heads,
+      .intermediate_size = size("encoder_ffn_dim", 1536),
+      .layer_norm_eps = kLayerNormEps};
   for (const auto& [key, heads] : {std::pair("decoder_attention_heads", config.num_heads),
                                    {"encoder_attention_heads", speech.num_heads}})
     if (config.hidden_size % heads != 0)

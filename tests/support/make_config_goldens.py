@@ -382,6 +382,8 @@ def gemma_rope_cases():
     case("gemma3", "yarn of global layers, an original length beside", "original_max_position_embeddings",
          original_max_position_embeddings=1024,
          rope_parameters=dict(full_attention=dict(rope_type="yarn", factor=4.0)))
+    case("gemma3", "yarn of global layers without truncation", "truncate", refused=True,
+         rope_parameters=dict(full_attention=dict(YARN, truncate=False)))
     case("gemma3", "the older spelling", "rope_scaling", rope_scaling=dict(type="linear", factor=4.0))
 
 
@@ -431,7 +433,7 @@ def attention_cases():
     case("gemma3", "layer_types", "layer_types", layer_types=mixed)
     case("gemma3", "attn_logit_softcapping", "attn_logit_softcapping", attn_logit_softcapping=2.0)
     case("llama", "attn_logit_softcapping", "attn_logit_softcapping", attn_logit_softcapping=2.0)
-    case("gemma3", "final_logit_softcapping", "final_logit_softcapping", refused=True, final_logit_softcapping=2.0)
+    case("gemma3", "final_logit_softcapping", "final_logit_softcapping", final_logit_softcapping=2.0)
     case("llama", "final_logit_softcapping", "final_logit_softcapping", final_logit_softcapping=2.0)
     case("gemma3", "use_bidirectional_attention", "use_bidirectional_attention", refused=True,
          use_bidirectional_attention=True)
@@ -544,6 +546,9 @@ def family_cases():
     case(every, "partial_rotary_factor", "partial_rotary_factor", partial_rotary_factor=0.75)
     case("phi3 glm4", "partial_rotary_factor in the parameters", "partial_rotary_factor",
          rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.25))
+    case("glm4", "an odd part of a head", "partial_rotary_factor", partial_rotary_factor=0.65)
+    case("glm4", "an odd part of a head with linear", "partial_rotary_factor", partial_rotary_factor=0.65,
+         rope_scaling=LINEAR)
     case("glm4", "proportional", "proportional",
          rope_parameters=dict(rope_type="proportional", partial_rotary_factor=0.75))
     case("glm4", "partial_rotary_factor with linear", "partial_rotary_factor", partial_rotary_factor=0.75,
@@ -722,7 +727,7 @@ def mixture_cases():
     case("llama4", "no layers with experts", "moe_layers", moe_layers=[])
     # DeepSeek-V3.
     case("deepseek_v3", "queries without a latent", "q_lora_rank", q_lora_rank=None)
-    case("deepseek_v3", "queries without a latent, with biases", "attention_bias", refused=True, q_lora_rank=None,
+    case("deepseek_v3", "queries without a latent, with biases", "attention_bias", q_lora_rank=None,
          attention_bias=True)
     case("deepseek_v3", "halves are rotated", "rope_interleave", rope_interleave=False)
     case("deepseek_v3", "both groups", "topk_group", topk_group=2)

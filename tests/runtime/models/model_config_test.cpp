@@ -204,6 +204,9 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
       {llama(R"("head_dim":"x")"), "head_dim is \"x\""},
       {llama(R"("num_hidden_layers":1e9)"), "num_hidden_layers"},
       {llama(R"("head_dim":15)"), "15 of 15 elements of a head"},
+      {llama(R"("max_position_embeddings":16,"sliding_window":24,
+                 "rope_scaling":{"type":"dynamic","factor":4})"),
+       "sliding_window is 24, LlamaForCausalLM has none"},
       {llama(R"("head_dim":514)"), "head_dim is 514, at most 512 is supported"},
       {llama(R"("rope_theta":0)"), "the base of a rotation is 0.0, it must be above 1"},
       {llama(R"("partial_rotary_factor":0.5,"rope_scaling":{"type":"linear","factor":2})"),
@@ -255,7 +258,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
        "rope_scaling: rope type linear is not supported for this architecture"},
       {llama(R"("partial_rotary_factor":0)", "Phi3ForCausalLM"), "partial_rotary_factor is 0.0"},
       {llama(R"("partial_rotary_factor":2)", "Glm4ForCausalLM"), "partial_rotary_factor is 2.0"},
-      {llama(R"("head_dim":6,"partial_rotary_factor":0.5)", "Glm4ForCausalLM"),
+      {llama(R"("head_dim":6,"rope_scaling":{"type":"yarn","factor":2})", "Glm4ForCausalLM"),
        "3 of 6 elements of a head"},
       {llama(R"("attn_logit_softcapping":0)", "Gemma2ForCausalLM"),
        "attn_logit_softcapping is 0.0, not a number above 0"},
@@ -324,7 +327,7 @@ BOOST_AUTO_TEST_CASE(what_llava_cannot_do_is_refused_by_name) {
       {llava(R"("image_token_index":40000)"),
        "image_token_index is 40000, the vocabulary has 32064"},
       {llava(R"("image_token_index":5,"image_token_id":6)"),
-       "image_token_id is 6, image_token_index is 5"},
+       "image_token_id is 6, but image_token_index is 5"},
       {llava("", R"(,"hidden_act":"silu")"), "config.json: vision_config: hidden_act silu is not"},
       {llava("", R"(,"model_type":"pixtral")"), "vision_config: model_type pixtral is not"},
       {R"({"architectures":["LlavaForConditionalGeneration"],"model_type":"llava",
@@ -366,6 +369,48 @@ BOOST_AUTO_TEST_CASE(null_says_that_no_kv_heads_are_shared) {
   BOOST_TEST(heads("MistralForCausalLM", "") == 8);
 }
 
+BOOST_AUTO_TEST_CASE(fields_that_the_reference_does_not_read_change_nothing) {
+  const ModelConfig bert = parsed(llama(R"("head_dim":7)", "BertModel"));
+  BOOST_TEST(bert.num_kv_heads == 4);
+  BOOST_TEST(bert.head_dim == 16);
+  const ModelConfig whisper =
+      parsed(R"({"architectures":["WhisperForConditionalGeneration"],"scale_embedding":true})");
+  BOOST_TEST(whisper.embedding_scale == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_field_may_have_the_other_of_its_two_names) {
+  const auto whisper = [](const std::string& fields) {
+    return R"({"architectures":["WhisperForConditionalGeneration"],"d_model":48,)" + fields + "}";
+  };
+  BOOST_TEST(parsed(whisper(R"("num_hidden_layers":3)")).speech->num_layers == 3);
+  BOOST_TEST(parsed(whisper(R"("num_attention_heads":2)")).speech->num_heads == 2);
+  for (const std::string fields :
+       {R"("num_hidden_layers":3,"encoder_layers":2)", R"("hidden_size":32)",
+        R"("num_attention_heads":2,"encoder_attention_heads":4)",
+        R"("num_attention_heads":2,"num_key_value_heads":1)"}) {
+    const auto refused = parse_model_config(whisper(fields));
+    BOOST_REQUIRE(!refused.ok());
+    BOOST_TEST(refused.error().message.find(", but ") != std::string::npos);
+  }
+  const ModelConfig gemma = parsed(
+      R"({"architectures":["Gemma3ForConditionalGeneration"],"text_config":{"vocab_size":64},
+          "vision_config":{"image_size":896,"patch_size":14},"image_token_id":60,
+          "boi_token_id":3,"eoi_token_id":4})");
+  BOOST_TEST(gemma.image_tokens->soft == 60);
+  BOOST_TEST(gemma.image_tokens->marks->begin == 3);
+  BOOST_TEST(gemma.image_tokens->marks->end == 4);
+}
+
+BOOST_AUTO_TEST_CASE(gemma3_caps_logits_where_it_has_no_encoder) {
+  const std::string cap = R"("final_logit_softcapping":2.0)";
+  BOOST_TEST(parsed(gemma3(cap)).logit_softcap == 2);
+  BOOST_TEST(parsed(gemma3(R"("final_logit_softcapping":null)")).logit_softcap == 0);
+  const auto nested = parse_model_config(
+      R"({"architectures":["Gemma3ForConditionalGeneration"],"text_config":{)" + cap + "}}");
+  BOOST_REQUIRE(!nested.ok());
+  BOOST_TEST(nested.error().message.find("final_logit_softcapping") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_nested_too_deeply_is_refused) {
   const auto nested = [](std::size_t depth) {
     return llama("\"x\":" + std::string(depth, '[') + std::string(depth, ']'));
@@ -379,7 +424,8 @@ BOOST_AUTO_TEST_CASE(every_registered_architecture_has_a_configuration) {
     const std::string name(architecture->name);
     // What Llama's configuration has not, or otherwise.
     std::string fields;
-    if (name == "DeepseekV3ForCausalLM") fields = R"("num_key_value_heads":4)";
+    if (name == "DeepseekV3ForCausalLM" || name == "WhisperForConditionalGeneration")
+      fields = R"("num_key_value_heads":4)";
     if (name == "Mamba2ForCausalLM") fields = R"("num_heads":8,"head_dim":16)";
     const auto config = parse_model_config(llama(fields, name));
     BOOST_TEST(config.ok(),

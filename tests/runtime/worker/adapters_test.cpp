@@ -11,6 +11,9 @@
 #include "runtime/base/file.hpp"
 #include "runtime/base/json.hpp"
 #include "runtime/models/adapter_config.hpp"
+#include "runtime/models/quantize.hpp"
+#include "runtime/models/safetensors.hpp"
+#include "tests/support/quantized_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
 #include "tests/support/sanitized.hpp"
 
@@ -227,6 +230,57 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_with_its_file_tensor_and_shape
   has(load_error("llama", cut), "adapter_model.safetensors");
   fs::remove(cut / "adapter_model.safetensors");
   has(load_error("llama", cut), "no adapter_model.safetensors");
+}
+
+/// The adapter's tensors, and further ones of zeros.
+void add_tensors(const fs::path& folder,
+                 const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& added) {
+  const fs::path path = folder / "adapter_model.safetensors";
+  SafetensorsWriter writer;
+  {
+    const SafetensorsFile stored = SafetensorsFile::open(path).value();
+    for (const auto& [name, view] : stored.tensors()) {
+      std::vector<float> values(static_cast<std::size_t>(view.shape[0] * view.shape[1]));
+      for (std::int64_t row = 0; row < view.shape[0]; ++row)
+        widen_row(view, row, 0, view.shape[1], values.data() + row * view.shape[1]);
+      writer.add_floats(name, view.shape, values);
+    }
+    for (const auto& [name, shape] : added)
+      writer.add_floats(name, shape,
+                        std::vector<float>(static_cast<std::size_t>(shape[0] * shape[1])));
+  }
+  fs::remove(path);
+  std::ofstream(path, std::ios::binary) << writer.bytes();
+}
+
+BOOST_AUTO_TEST_CASE(copies_of_the_bases_own_embeddings_and_head_beside_an_adapter_change_nothing) {
+  const fs::path plain = copied_adapter("llama_head", "plain");
+  const fs::path copies = copied_adapter("llama_head", "copies");
+  const SafetensorsFile file = SafetensorsFile::open(plain / "adapter_model.safetensors").value();
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  for (const auto& [name, view] : file.tensors()) {
+    if (name.ends_with("lm_head.lora_A.weight")) hidden_size = view.shape[1];
+    if (name.ends_with("lm_head.lora_B.weight")) vocab_size = view.shape[0];
+  }
+  const std::vector<std::int64_t> shape = {vocab_size, hidden_size};
+  add_tensors(plain, {});
+  add_tensors(copies, {{"base_model.model.lm_head.base_layer.weight", shape},
+                       {"base_model.model.model.embed_tokens.base_layer.weight", shape}});
+  DrivenRunner runner =
+      load_driven_runner(with_adapters("llama", {{.name = "plain", .path = plain.string()},
+                                                 {.name = "copies", .path = copies.string()}}));
+  const std::vector<LoraRequest> loaded = runner.runner->adapters()->list();
+  BOOST_TEST_REQUIRE(loaded.size() == 2u);
+  BOOST_TEST(
+      (drive(runner, jobs_with({loaded[0]}), {}) == drive(runner, jobs_with({loaded[1]}), {})));
+
+  // Of another shape it is not the base's.
+  const fs::path resized = copied_adapter("llama_head", "resized");
+  add_tensors(resized,
+              {{"base_model.model.lm_head.base_layer.weight", {vocab_size + 2, hidden_size}}});
+  const std::string error = load_error("llama", resized);
+  BOOST_TEST(error.find("lm_head.base_layer.weight has shape") != std::string::npos, error);
 }
 
 BOOST_AUTO_TEST_CASE(a_worker_reads_adapters_again_and_refuses_those_that_have_changed) {

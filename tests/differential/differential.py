@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Random configurations of every family: what Troupe says against what transformers says, in float32.
+
+  differential.py [--count N] [--seed N] [--only INDEX] [--keep FOLDER] [FAMILY...]
+
+The family "adapters" is of random LoRA adapters on random models of other families, against PEFT; "damaged" has a
+tensor that is missing or of another shape, which the error must name with its file and both shapes.
+
+Of each configuration a random checkpoint is written, and answered by build/release/tests/answer_models (or
+$TROUPE_ANSWER_MODELS). Troupe continues a few prompts greedily; transformers reads prompt and continuation at once. All
+log-probabilities must agree, and each token must be the best of its row unless another is as good. A configuration that
+is refused by name counts as refused; the texts of all refusals are printed, as each must be of something that is really
+not supported. A case is made of seed, family and index alone: --only makes it again, --keep leaves its folder.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+import reference
+from families import FAMILIES, foreign_fields
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOLERANCE = 1e-3
+LENGTHS, OUTPUTS = (1, 6, 19, 45), 8
+MAX_DRAWS = 200
+FOREIGN_SHARE = 0.3  # of the cases
+ADAPTERS = "adapters"  # on any of ADAPTED, with PEFT
+DAMAGED = "damaged"  # any of ADAPTED with a wrong tensor, which an error must name
+PACKED = "gpt_oss_mxfp4"
+ADAPTED = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "smollm3", "glm4",
+           "mixtral", "qwen3_moe", "deepseek_v3")
+
+
+class Answers:
+    """The program that answers, kept for all cases."""
+
+    def __init__(self):
+        program = os.environ.get("TROUPE_ANSWER_MODELS", ROOT / "build/release/tests/answer_models")
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True)
+
+    def ask(self, **case):
+        self.process.stdin.write(json.dumps(case) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait()
+            self.log.seek(0)
+            raise SystemExit(f"{self.log.read()[-2000:]}\nanswer_models ended with {code} at {case['model']}")
+        return json.loads(line)
+
+
+class Case:
+    """One checkpoint, and what is asked of it."""
+
+    def __init__(self, family, seed, index, folder):
+        self.family = family
+        chance = random.Random(f"{seed} {family} {index}")
+        for self.num_draws in range(MAX_DRAWS):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            try:
+                base = {ADAPTERS: chance.choice(ADAPTED), DAMAGED: chance.choice(ADAPTED),
+                        PACKED: "gpt_oss"}.get(family, family)
+                config = FAMILIES[base](chance)
+                if family == PACKED:
+                    config |= dict(hidden_size=chance.choice((32, 64, 96)), intermediate_size=chance.choice((32, 64)))
+                if family == base and chance.random() < FOREIGN_SHARE:
+                    config |= foreign_fields(config, chance)
+                self.checkpoint = reference.Checkpoint(folder, config, chance, in_one_file=family == PACKED)
+                self.adapter = reference.add_adapter(self.checkpoint, chance) if family == ADAPTERS else None
+                if family == PACKED:
+                    reference.pack_experts(self.checkpoint, chance)
+                self.named = reference.damage(self.checkpoint, chance) if family == DAMAGED else None
+                self.draw_prompts(chance)
+                self.expected = self.reference_rows([[*prompt] for prompt in self.prompts])
+                if all(bool(torch.isfinite(rows).all()) for rows in self.expected):
+                    return
+                self.rejection = "not finite"
+            except Exception as error:  # whatever transformers says of a configuration
+                self.rejection = f"{type(error).__name__}: {error}"
+        raise SystemExit(f"{family}: transformers takes none of {MAX_DRAWS} configurations; the last: {self.rejection}")
+
+    @property
+    def config(self):
+        return self.checkpoint.model.config
+
+    def draw_prompts(self, chance):
+        text = self.config.get_text_config()
+        shortest = 1
+        rope = getattr(text, "rope_parameters", None) or {}
+        self.is_dynamic = rope.get("rope_type") == "dynamic"
+        if rope.get("rope_type") == "longrope":
+            # Troupe takes the factors of the longest text; transformers those of the text at hand.
+            shortest = 5
+        limit = text.vocab_size - (1 if self.family in ("gemma3", "llava") else 0)
+        self.prompts = [[chance.randrange(limit) for _ in range(max(length, shortest))] for length in LENGTHS]
+        self.inputs = [{} for _ in self.prompts]
+        self.items = None
+        if self.family == "whisper":
+            self.add_sounds(chance)
+        elif self.family in ("gemma3", "llava"):
+            self.add_pictures(chance)
+        elif self.family in ("bert", "qwen3_embedding"):
+            self.pooling = chance.choice(("cls", "mean", "last") if self.family == "bert" else ("last",))
+            self.normalises = chance.random() < 0.7
+            self.checkpoint.add_pooling(self.pooling, self.normalises)
+
+    def item(self, chance, modality, offset, length, shape):
+        generator = torch.Generator().manual_seed(chance.getrandbits(30))
+        values = torch.randn(shape, generator=generator)
+        return values, dict(modality=modality, offset=offset, length=length, shape=list(shape),
+                            values=values.flatten().tolist())
+
+    def add_sounds(self, chance):
+        rows = self.config.max_source_positions
+        self.items = []
+        for inputs in self.inputs:
+            values, item = self.item(chance, "audio", 0, rows, (self.config.num_mel_bins, 2 * rows))
+            inputs["input_features"] = values[None]
+            self.items.append([item])
+
+    def add_pictures(self, chance):
+        vision, token = self.config.vision_config, self.config.image_token_id
+        if self.family == "gemma3":
+            count = self.config.mm_tokens_per_image
+        else:
+            has_class = vision.model_type == "clip_vision_model"
+            skips = self.config.vision_feature_select_strategy == "default"
+            count = (vision.image_size // vision.patch_size) ** 2 + has_class - skips
+        self.items = []
+        for i, inputs in enumerate(self.inputs):
+            self.items.append([])
+            pictures = []
+            for offset in ([], [2], [1], [5, 5 + count + 2])[i]:
+                if offset > len(self.prompts[i]):
+                    continue
+                self.prompts[i][offset:offset] = [token] * count
+                values, item = self.item(chance, "image", offset, count, (3, vision.image_size, vision.image_size))
+                pictures.append(values)
+                self.items[-1].append(item)
+            if pictures:
+                inputs["pixel_values"] = torch.stack(pictures)
+
+    def reference_rows(self, texts):
+        if hasattr(self, "pooling"):
+            return [reference.embedding(self.checkpoint.model, text, self.pooling, self.normalises) for text in texts]
+        rows = []
+        for text, inputs in zip(texts, self.inputs):
+            if self.family == "gemma3":
+                kinds = [[int(token == self.config.image_token_id) for token in text]]
+                inputs = dict(inputs, token_type_ids=torch.tensor(kinds))
+            rows.append(reference.log_probabilities(self.checkpoint.model, text, self.is_dynamic, **inputs))
+        return rows
+
+    def difference(self, answer):
+        """Empty: there is none."""
+        if "embeddings" in answer:
+            return worst([abs(expected - torch.nn.functional.normalize(torch.tensor(found), dim=0)
+                              if self.normalises else expected - torch.tensor(found))
+                          for expected, found in zip(self.expected, answer["embeddings"])])
+        if self.family in ("gemma3", "llava"):  # to transformers a picture's token stands for a picture
+            for tokens in answer["tokens"]:
+                if self.config.image_token_id in tokens:
+                    del tokens[tokens.index(self.config.image_token_id) + 1:]
+        texts = [prompt + tokens[:-1] for prompt, tokens in zip(self.prompts, answer["tokens"])]
+        reason = ""
+        for prompt, tokens, expected, *found in zip(self.prompts, answer["tokens"], self.reference_rows(texts),
+                                                    answer["prompt_logprobs"], answer["logprobs"]):
+            rows = torch.tensor(found[0] + found[1][:len(tokens)])
+            if rows.shape != expected.shape:
+                return f"rows of {tuple(rows.shape)}, expected {tuple(expected.shape)}"
+            reason = reason or worst([abs(rows - expected) / (1 + abs(expected) / 10)])
+            for row, token in zip(expected[len(prompt) - 1:], tokens):
+                if row.max() - row[token] > TOLERANCE:
+                    reason = reason or f"token {token} is not the best by {float(row.max() - row[token]):.2g}"
+        return reason
+
+    def ask(self, answers):
+        """What Troupe says, or refuses with."""
+        case = dict(model=str(self.checkpoint.folder), prompts=self.prompts, num_outputs=OUTPUTS)
+        if self.items is not None:
+            case["items"] = self.items
+        if self.adapter is not None:
+            case["lora"] = str(self.adapter)
+        return answers.ask(**case)
+
+
+def worst(differences):
+    largest = max(float(each.max()) for each in differences)
+    return "" if largest <= TOLERANCE else f"differs by {largest:.2g}"
+
+
+def kind_of_refusal(text):
+    """Without numbers and the folder."""
+    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "N", re.sub(r"/[^ :]*/", "", text))[:160]
+
+
+def run(family, arguments, answers, folder):
+    counts = collections.Counter()
+    refusals = collections.Counter()
+    indices = range(arguments.count) if arguments.only is None else [arguments.only]
+    for index in indices:
+        case = Case(family, arguments.seed, index, folder)
+        counts["drawn again"] += case.num_draws
+        answer = case.ask(answers)
+        if case.named is not None:
+            text = answer.get("error", "nothing")
+            missing = [part for part in case.named if part not in text]
+            counts["different" if missing else "equal"] += 1
+            if missing:
+                print(f"{family} {index}: {text} does not name {', '.join(missing)}\n"
+                      f"  {json.dumps(case.checkpoint.config)}", flush=True)
+        elif "error" in answer and "another answer" not in answer["error"]:
+            counts["refused"] += 1
+            refusals[kind_of_refusal(answer["error"])] += 1
+            if arguments.keep:
+                print(f"{family} {index}: {answer['error']}")
+        else:
+            reason = answer.get("error") or case.difference(answer)
+            counts["different" if reason else "equal"] += 1
+            if reason:
+                print(f"{family} {index}: {reason}\n  {json.dumps(case.checkpoint.config)}", flush=True)
+                if case.adapter is not None:
+                    print(f"  {json.dumps(case.checkpoint.settings)}", flush=True)
+        if arguments.keep:
+            shutil.copytree(folder, arguments.keep / f"{family}-{index}", dirs_exist_ok=True)
+    for text, count in refusals.most_common():
+        print(f"{family}: refused {count}: {text}")
+    numbers = (f"{counts[key]:6} {key}" for key in ("equal", "refused", "different", "drawn again"))
+    print(f"{family:16}" + "".join(numbers), flush=True)
+    return counts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join((*FAMILIES, PACKED, ADAPTERS, DAMAGED)))
+    arguments = parser.parse_args()
+    known = [*FAMILIES, PACKED, ADAPTERS, DAMAGED]
+    unknown = set(arguments.families) - set(known)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
+    answers = Answers()
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for family in arguments.families or known:
+            results[family] = run(family, arguments, answers, pathlib.Path(folder) / "model")
+    print(f"\n{'family':16}{'cases':>8}{'refused':>9}{'equal':>8}{'different':>11}")
+    for family, counts in results.items():
+        cases = counts["equal"] + counts["refused"] + counts["different"]
+        print(f"{family:16}{cases:8}{counts['refused']:9}{counts['equal']:8}{counts['different']:11}")
+    sys.exit(any(counts["different"] for counts in results.values()))
+
+
+if __name__ == "__main__":
+    main()

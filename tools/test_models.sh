@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Random configurations of every family against transformers, and random adapters against PEFT, in an environment under
+# build/ with the packages that tests/differential/requirements.txt names. Arguments: those of
+# tests/differential/differential.py. $MODELS_PYTHON: a Python that has the packages, in place of that environment.
+# $TORCH_INDEX_URL: an index with a smaller torch than PyPI's (https://download.pytorch.org/whl/cpu).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export OMP_NUM_THREADS=1  # small models; the cores are left to others
+
+python=${MODELS_PYTHON:-build/venv-models/bin/python}
+if [[ -z ${MODELS_PYTHON:-} ]] && ! cmp -s tests/differential/requirements.txt build/venv-models/requirements.txt; then
+  echo "Installing the packages of tests/differential/requirements.txt into build/venv-models"
+  python3 -m venv build/venv-models
+  build/venv-models/bin/pip install --quiet --disable-pip-version-check \
+    ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r tests/differential/requirements.txt
+  cp tests/differential/requirements.txt build/venv-models/requirements.txt
+fi
+exec nice "$python" tests/differential/differential.py "$@"
