@@ -2,7 +2,7 @@
 # Random configurations of every family against transformers, and random adapters against PEFT, in an environment under
 # build/ with the packages that tests/differential/requirements.txt names. Arguments: those of
 # tests/differential/differential.py. $MODELS_PYTHON: a Python that has the packages, in place of that environment.
-# $TORCH_INDEX_URL: an index with a smaller torch than PyPI's (https://download.pytorch.org/whl/cpu).
+# $TORCH_INDEX_URL: another index to install from, for example one whose torch has no CUDA.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1  # small models; the cores are left to others
