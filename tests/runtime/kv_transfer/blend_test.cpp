@@ -410,7 +410,8 @@ BOOST_AUTO_TEST_CASE(the_index_drops_what_was_used_least_lately_and_is_not_pinne
   index.unpin(key(0));
   index.complete(key(4));
   BOOST_TEST(index.begin(key(6), 25, removed));
-  BOOST_TEST(!index.has(key(0)) == index.has(key(4)));
+  BOOST_TEST(!index.has(key(0)));
+  BOOST_TEST(index.has(key(4)));
   index.clear();
   index.unpin(key(4));
   BOOST_TEST(index.num_bytes() == 0);
