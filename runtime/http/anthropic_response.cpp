@@ -61,6 +61,7 @@ void append_usage(std::string& out, const Usage& usage) {
   append_json_integer(out, usage.num_cached_tokens);
   out += ",\"cache_creation_input_tokens\":";
   append_json_integer(out, usage.num_cache_creation_tokens);
+  append_blended_tokens(out, usage);
   out += '}';
 }
 

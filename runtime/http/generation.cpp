@@ -241,6 +241,10 @@ void Generation::take_first(Part& part, RequestOutput& output) {
     part.num_host_cached_tokens = output.prefill_stats->num_host_cached_tokens;
     part.num_disk_cached_tokens = output.prefill_stats->num_disk_cached_tokens;
     part.num_peer_cached_tokens = output.prefill_stats->num_peer_cached_tokens;
+    // What is external and not cached.
+    part.num_blended_tokens = std::max(0, output.prefill_stats->num_external_cached_tokens -
+                                              (output.prefill_stats->num_cached_tokens -
+                                               output.prefill_stats->num_local_cached_tokens));
   }
   part.prompt_token_ids = std::move(output.prompt_token_ids);
   part.prompt_text = std::move(output.prompt_text);
@@ -413,6 +417,7 @@ Usage Generation::usage() const {
     usage.num_host_cached_tokens += part.num_host_cached_tokens;
     usage.num_disk_cached_tokens += part.num_disk_cached_tokens;
     usage.num_peer_cached_tokens += part.num_peer_cached_tokens;
+    usage.num_blended_tokens += part.num_blended_tokens;
     for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
   }
   return usage;

@@ -78,6 +78,12 @@ void append_head(std::string& json, const AnswerHead& head, std::string_view obj
   append_json_string(json, head.model);
 }
 
+void append_blended_tokens(std::string& json, const Usage& usage) {
+  if (usage.num_blended_tokens == 0) return;
+  json += ",\"blended_tokens\":";
+  append_json_integer(json, usage.num_blended_tokens);
+}
+
 void append_usage(std::string& json, const Usage& usage, bool nulls) {
   json += "\"usage\":{\"prompt_tokens\":";
   append_json_integer(json, usage.num_prompt_tokens);
@@ -85,7 +91,7 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
   append_json_integer(json, usage.num_prompt_tokens + usage.num_completion_tokens);
   json += ",\"completion_tokens\":";
   append_json_integer(json, usage.num_completion_tokens);
-  if (usage.show_details) {
+  if (usage.show_details || usage.num_blended_tokens > 0) {
     json += ",\"prompt_tokens_details\":{\"cached_tokens\":";
     append_json_integer(json, usage.num_cached_tokens);
     json += ",\"created_cache_tokens\":";
@@ -101,6 +107,7 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
       append_json_integer(json, usage.num_peer_cached_tokens);
       json += "}";
     }
+    append_blended_tokens(json, usage);
     json += nulls ? ",\"multimodal_tokens\":null}" : "}";
   } else if (nulls) {
     json += ",\"prompt_tokens_details\":null";

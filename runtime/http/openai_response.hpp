@@ -31,6 +31,8 @@ struct Usage {
   std::int64_t num_host_cached_tokens = 0;
   std::int64_t num_disk_cached_tokens = 0;
   std::int64_t num_peer_cached_tokens = 0;
+  /// In whose place stand cached tokens of other prompts (BlendConnector): the answer is not exact.
+  std::int64_t num_blended_tokens = 0;
   std::optional<std::int64_t> num_reasoning_tokens =
       std::nullopt;  ///< none: the model has no reasoning
 
@@ -43,6 +45,8 @@ struct Usage {
 void append_head(std::string& json, const AnswerHead& head, std::string_view object);
 /// Appends `"usage":{...}`. `nulls`: whether fields without a value are written.
 void append_usage(std::string& json, const Usage& usage, bool nulls);
+/// Appends `,"blended_tokens":N`, if there are any.
+void append_blended_tokens(std::string& json, const Usage& usage);
 
 /// How the samples of a response are formatted.
 struct ChoiceFormat {

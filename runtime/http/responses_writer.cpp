@@ -332,6 +332,7 @@ class ResponsesWriter final : public ChatWriter {
     append_json_integer(json, usage->num_prompt_tokens);
     json += ",\"input_tokens_details\":{\"cached_tokens\":";
     append_json_integer(json, usage->num_cached_tokens);
+    append_blended_tokens(json, *usage);
     json += "},\"output_tokens\":";
     append_json_integer(json, usage->num_completion_tokens);
     json += ",\"output_tokens_details\":{\"reasoning_tokens\":";

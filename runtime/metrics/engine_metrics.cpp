@@ -336,7 +336,8 @@ void EngineMetrics::observe_prefill(std::uint32_t index, const PrefillStats& pre
   engine.prompt_tokens_cached->add(prefill.num_cached_tokens);
   engine.prompt_computed->add(prefill.num_computed_tokens);
   engine.prompt_local_hit->add(prefill.num_local_cached_tokens);
-  engine.prompt_external->add(prefill.num_external_cached_tokens);
+  // Of the external ones those that were not computed: blended ones were.
+  engine.prompt_external->add(prefill.num_cached_tokens - prefill.num_local_cached_tokens);
   engine.mm_queries->add(prefill.num_mm_queries);
   engine.mm_hits->add(prefill.num_mm_hits);
 }

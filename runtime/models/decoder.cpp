@@ -139,12 +139,13 @@ void DecoderLayer::add_cache_specs(std::int32_t block_size, DType dtype,
   for (const NormedMixer& part : mixers_) part.mixer->add_cache_specs(block_size, dtype, specs);
 }
 
-std::string_view DecoderLayer::blend_obstacle() const {
+std::string DecoderLayer::blend_obstacle() const {
   for (const NormedMixer& part : mixers_) {
     std::vector<LayerCacheSpec> specs;
     part.mixer->add_cache_specs(1, DType::kF32, specs);
     if (!specs.empty() && !part.mixer->blend_obstacle().empty())
-      return part.mixer->blend_obstacle();
+      return std::string("it is of the kind ") + specs.front().spec.kind_name() + ", " +
+             std::string(part.mixer->blend_obstacle());
   }
   return {};
 }
@@ -197,11 +198,10 @@ Result<void> DecoderModel::check_blend() const {
         "kv-transfer-config"};
   auto number = stage_layers(config_.num_layers, parallel_).begin;
   for (const DecoderLayer& layer : layers_) {
-    if (const std::string_view obstacle = layer.blend_obstacle(); !obstacle.empty())
-      return Error{
-          ErrorCode::kUnsupported,
-          "layer " + std::to_string(number) + " cannot be blended: " + std::string(obstacle),
-          "kv-transfer-config"};
+    if (const std::string obstacle = layer.blend_obstacle(); !obstacle.empty())
+      return Error{ErrorCode::kUnsupported,
+                   "layer " + std::to_string(number) + " cannot be blended: " + obstacle,
+                   "kv-transfer-config"};
     ++number;
   }
   return {};

@@ -47,8 +47,8 @@ class DecoderLayer {
   /// Appends what its mixers need of the KV cache.
   void add_cache_specs(std::int32_t block_size, DType dtype,
                        std::vector<LayerCacheSpec>& specs) const;
-  /// Of its mixers that have a cache.
-  [[nodiscard]] std::string_view blend_obstacle() const;
+  /// Of its mixers that have a cache, with the kind of it.
+  [[nodiscard]] std::string blend_obstacle() const;
 
  private:
   std::vector<NormedMixer> mixers_;

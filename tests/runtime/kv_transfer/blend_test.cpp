@@ -49,8 +49,10 @@ std::vector<TokenId> prompt_of(const std::vector<std::int32_t>& paragraphs,
   return prompt;
 }
 
-std::int32_t num_tokens_of(const std::vector<std::int32_t>& paragraphs) {
-  std::int32_t count = 0;
+/// Of a prompt, without separators.
+std::int32_t num_tokens_of(const std::vector<std::int32_t>& paragraphs,
+                           std::int32_t num_others = 4) {
+  std::int32_t count = num_others;
   for (const std::int32_t number : paragraphs)
     count += static_cast<std::int32_t>(paragraph(number).size());
   return count;
@@ -69,20 +71,17 @@ std::vector<Answer> exact(EngineSetup setup, const std::vector<std::vector<Token
 }
 
 /// Where every token is computed, prompts of reordered paragraphs give the bits of a full prefill.
-void check_ratio_1(EngineSetup setup, const std::string& extra = R"("blend_recompute_ratios":[1])",
-                   const std::string& separator = "5 6") {
+void check_ratio_1(EngineSetup setup,
+                   const std::string& extra = R"("blend_recompute_ratios":[1])") {
   const std::vector<std::vector<TokenId>> prompts = {prompt_of(kOrder), prompt_of(kOther)};
   const std::vector<Answer> expected = exact(setup, prompts);
-  setup.transfer = blending(extra, separator);
+  setup.transfer = blending(extra);
   setup.num_blocks = 100;
   TransferEngine engine(setup);
   const std::vector<Answer> answers = engine.run(prompts);
   BOOST_TEST((answers == expected));
   BOOST_TEST(answers[0].num_blended == 0);
-  if (separator.empty())
-    BOOST_TEST(answers[1].num_blended > 0);
-  else
-    BOOST_TEST(answers[1].num_blended == num_tokens_of(kOther));
+  BOOST_TEST(answers[1].num_blended == num_tokens_of(kOther));
   BOOST_TEST(engine.connector<BlendConnector>().num_requests() == 0u);
 }
 
@@ -105,7 +104,25 @@ BOOST_AUTO_TEST_CASE(so_it_does_with_caches_of_8_bits) {
   check_ratio_1({.kv_cache_dtype = "fp8"});
 }
 BOOST_AUTO_TEST_CASE(so_it_does_where_pieces_end_by_their_content) {
-  check_ratio_1({}, R"("blend_recompute_ratios":[1])", "");
+  std::vector<std::vector<TokenId>> texts(3);
+  std::uint32_t state = 1;
+  for (std::vector<TokenId>& text : texts)
+    for (int i = 0; i < 150; ++i) {
+      state = state * 1664525U + 1013904223U;
+      text.push_back(static_cast<TokenId>(10 + (state >> 16) % 500));
+    }
+  const auto joined = [&](std::initializer_list<std::size_t> order) {
+    std::vector<TokenId> prompt;
+    for (const std::size_t i : order) prompt.insert(prompt.end(), texts[i].begin(), texts[i].end());
+    return prompt;
+  };
+  const std::vector<std::vector<TokenId>> prompts = {joined({0, 1, 2}), joined({2, 0, 1})};
+  TransferEngine plain({.num_blocks = 300});
+  TransferEngine engine(
+      {.num_blocks = 300, .transfer = blending(R"("blend_recompute_ratios":[1])", "")});
+  const std::vector<Answer> answers = engine.run(prompts);
+  BOOST_TEST((answers == plain.run(prompts)));
+  BOOST_TEST(answers[1].num_blended > 225);
 }
 BOOST_AUTO_TEST_CASE(so_it_does_where_several_layers_select) {
   check_ratio_1({}, R"("blend_check_layers":[1,2,3],"blend_recompute_ratios":[1,1,1])");
@@ -149,7 +166,7 @@ BOOST_AUTO_TEST_CASE(the_share_decides_how_many_tokens_are_computed_on_every_top
       const std::vector<Answer> answers = engine.run(prompts);
       BOOST_TEST((answers[0] == expected[0]));
       BOOST_TEST((answers[1].logprobs != expected[1].logprobs));
-      BOOST_TEST(distance(answers[1], expected[1]) < 0.5);
+      BOOST_TEST(distance(answers[1], expected[1]) < 2);
       if (one.empty()) one = answers;
       BOOST_TEST((answers == one));
     }
@@ -241,8 +258,8 @@ BOOST_AUTO_TEST_CASE(odd_separators_do_no_harm) {
       {.num_blocks = 100, .transfer = blending(R"("blend_recompute_ratios":[1])")});
   const std::vector<Answer> answers = engine.run(prompts);
   BOOST_TEST((answers == expected));
-  BOOST_TEST(answers[1].num_blended == num_tokens_of({3, 2}));
-  BOOST_TEST(answers[2].num_blended == num_tokens_of({2, 1}));
+  BOOST_TEST(answers[1].num_blended == num_tokens_of({3, 2}, 0));
+  BOOST_TEST(answers[2].num_blended == num_tokens_of({2, 1}, 0));
   BOOST_TEST(answers[3].num_blended == 0);
 }
 
@@ -410,7 +427,8 @@ BOOST_AUTO_TEST_CASE(the_index_drops_what_was_used_least_lately_and_is_not_pinne
   index.unpin(key(0));
   index.complete(key(4));
   BOOST_TEST(index.begin(key(6), 25, removed));
-  BOOST_TEST(!index.has(key(0)) == index.has(key(4)));
+  BOOST_TEST(!index.has(key(0)));
+  BOOST_TEST(index.has(key(4)));
   index.clear();
   index.unpin(key(4));
   BOOST_TEST(index.num_bytes() == 0);
