@@ -37,6 +37,7 @@ using SchedulerActor = ActorOf<
     void(EngineCoreRequests),          // Queue the samples of a request.
     void(AbortRequests),               // Abort these requests, whatever their state.
     CachesReset(ResetCaches),          // Clear the caches between two steps.
+    CacheMoved(MoveCache),             // Copy what the KV connector has stored, or take such copies in.
     PauseStatus(PauseScheduler),       // Pause; the reply is sent when nothing runs.
     PauseStatus(ResumeScheduler),      // Resume scheduling.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
@@ -128,7 +129,8 @@ using RequestRouterActor = ActorOf<
     void(SubmitRequest),               // A client's request; its output goes to the sender.
     void(AbortRequests),               // Abort requests of the sender.
     RenderReply(RenderRequest),        // Render or tokenize a prompt; forwarded to an InputProcessor.
-    CachesReset(ResetCaches),          // Forwarded to the Scheduler of each group.
+    CachesReset(ResetCaches),          // Forwarded to the Scheduler of each group, as the next one is.
+    CacheMoved(MoveCache),
     PauseStatus(PauseScheduler),       // Forwarded to each Scheduler, including those that start later.
     PauseStatus(ResumeScheduler),      // Forwarded to each Scheduler.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
@@ -155,8 +157,9 @@ using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
     void(SubmitRequest),               // From the server's threads: a client's request.
     void(AbortRequests),               // From the server's threads: disconnected clients.
-    RenderReply(RenderRequest),        // This and the next eight are forwarded.
+    RenderReply(RenderRequest),        // This and the next nine are forwarded.
     CachesReset(ResetCaches),
+    CacheMoved(MoveCache),
     PauseStatus(PauseScheduler),
     PauseStatus(ResumeScheduler),
     PauseStatus(AskPaused),

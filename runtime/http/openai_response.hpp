@@ -31,11 +31,13 @@ struct Usage {
   std::int64_t num_host_cached_tokens = 0;
   std::int64_t num_disk_cached_tokens = 0;
   std::int64_t num_peer_cached_tokens = 0;
+  std::int64_t num_remote_cached_tokens = 0;
   std::optional<std::int64_t> num_reasoning_tokens =
       std::nullopt;  ///< none: the model has no reasoning
 
   [[nodiscard]] std::int64_t num_loaded_tokens() const noexcept {
-    return num_host_cached_tokens + num_disk_cached_tokens + num_peer_cached_tokens;
+    return num_host_cached_tokens + num_disk_cached_tokens + num_peer_cached_tokens +
+           num_remote_cached_tokens;
   }
 };
 

@@ -60,7 +60,7 @@ constexpr DescribedAnswer kDescribedAnswers[] = {
     {"POST", "/v1/audio/translations", "Transcription", kPlain, kEvents},
     {"POST", "/v1/load_lora_adapter", "", kPlain},
     {"POST", "/v1/unload_lora_adapter", "", kPlain},
-    {"POST", "/reset_prefix_cache", "Success", "", "", "reset_running_requests"},
+    {"POST", "/reset_prefix_cache", "Success", "", "", "reset_running_requests,reset_external"},
     {"POST", "/reset_encoder_cache", ""},
     {"POST", "/reset_mm_cache", "Success"},
     {"POST", "/pause", "StatusText", "", "", "mode,clear_cache,wait_for_inflight_requests"},
@@ -69,6 +69,10 @@ constexpr DescribedAnswer kDescribedAnswers[] = {
     {"GET", "/server_info", "ServerInfo", "", "", "config_format"},
     {"POST", "/admin/drain", "StatusText"},
     {"GET", "/admin/topology", "Topology"},
+    {"POST", "/admin/cache/warm", "CacheWarmed"},
+    {"POST", "/admin/cache/export", "CacheMoved"},
+    {"POST", "/admin/cache/import", "CacheMoved"},
+    {"DELETE", "/admin/cache", "Success", "", "", "reset_running_requests,reset_external"},
 };
 // clang-format on
 
@@ -82,6 +86,9 @@ const std::string_view kAnswerSchemas = R"({
 "ErrorDetail": {"message": "string", "type": "string", "param?": "string?",
   "code?": "integer|string?"},
 "Version": {"version": "string"},
+"CacheWarmed": {"status": "=warm", "num_prompts": "integer", "num_computed": "integer",
+  "prompt_tokens": "integer", "errors": [{"index": "integer", "message": "string"}]},
+"CacheMoved": {"status": "=exported|imported", "num_blocks": "integer"},
 "Load": {"server_load": "integer"},
 "Models": {"object?": "=list", "data": ["Model"], "has_more?": "boolean", "first_id?": "string",
   "last_id?": "string"},
@@ -93,6 +100,8 @@ const std::string_view kAnswerSchemas = R"({
   "prompt_tokens_details": "PromptTokensDetails?",
   "completion_tokens_details": "CompletionTokensDetails?"},
 "PromptTokensDetails": {"cached_tokens": "integer", "created_cache_tokens": "integer",
+  "cached_tokens_by_source?": {"device": "integer", "host": "integer", "disk": "integer",
+    "remote": "integer", "peer": "integer"},
   "multimodal_tokens?": "object?"},
 "CompletionTokensDetails": {"reasoning_tokens": "integer"},
 "Transcription": {"text": "string", "task?": "string", "language?": "string",

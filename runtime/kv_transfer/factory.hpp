@@ -46,7 +46,7 @@ struct KVConnectorKind {
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 2;
+inline constexpr std::uint32_t kKVConnectorInterface = 3;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

@@ -33,6 +33,14 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   if (model.vocab_size() != vocab_size)
     return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
                   " tokens, the model's has " + std::to_string(vocab_size));
+  // What it has read of drafts that are not accepted cannot be taken back.
+  for (const LayerCacheSpec& layer : model.kv_cache_specs(options.block_size, loaded->dtype))
+    if (layer.spec.is<MambaSpec>())
+      return Error{ErrorCode::kUnsupported,
+                   "draft model " + name +
+                       ": it has layers with recurrent states, which only the "
+                       "model itself may have",
+                   "speculative-config"};
   std::unique_ptr<DraftModel> draft(new DraftModel(options, device, std::move(loaded).value()));
   RETURN_IF_ERROR(draft->reserve_memory());
   return draft;
