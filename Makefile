@@ -36,7 +36,7 @@ test: setup-test
 test-long: setup-test release
 	ctest --test-dir build/release --output-on-failure -L long
 
-test-clients: build
+test-clients: setup-test build
 	@cmake --build --preset release -j $(JOBS) --target parse_answers
 	@tools/test_clients.sh
 

@@ -18,10 +18,14 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
+#include "runtime/kv_transfer/blend_config.hpp"
+#include "runtime/multimodal/media_io.hpp"
+#include "runtime/multimodal/picture_cache.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/picture_format.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "runtime/tool_parsers/tool_schemas.hpp"
 
 namespace troupe {
 namespace {
@@ -37,13 +41,18 @@ SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
 }
 
 /// Like vLLM not with drafts that are looked up, of which there are none in most steps: the next
-/// one waits to see. A draft model makes as many as are wanted, and they stay with the workers: the
-/// next step is planned with placeholders.
+/// one waits to see. A draft model or head makes as many as are wanted, and they stay with the
+/// workers: the next step is planned with placeholders. But for a pipeline, whose first stage does
+/// not know them, and where their number adapts.
 bool plans_ahead(const EngineOptions& engine) {
   const SpeculativeDecoding speculative = speculative_decoding(engine);
-  return engine.async_scheduling &&
-         (speculative.num_draft_tokens == 0 || !speculative.draft_model.empty());
+  return engine.async_scheduling && (speculative.num_draft_tokens == 0 ||
+                                     (speculative.has_draft_layers() && !speculative.adaptive &&
+                                      engine.pipeline_parallel_size == 1));
 }
+
+/// What a draft head has at a position depends on the token behind it.
+constexpr std::int32_t kDraftHeadLookahead = 1;
 
 /// Embeddings of pictures that the workers keep.
 std::int32_t encoder_cache_size(const EngineOptions& engine) {
@@ -200,12 +209,57 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   add_optional("max_new_tokens", sampling.max_new_tokens);
   add("response_role", options.server.response_role);
   add("tool_call_parser", options.server.tool_call_parser);
+  add("tool_strict_level", options.server.tool_strict_level);
   add("reasoning_parser", options.server.reasoning_parser);
   add("content_format", options.model.chat_template_content_format);
   add("chat_template", chat.options.chat_template);
   for (const auto& [name, source] : chat.files.templates) add(name, source);
   for (const auto& [name, token] : chat.files.special_tokens) add(name, token);
   return to_hex(xxh3_128(text.str()));
+}
+
+/// What a file says, without reading it; it may be absent.
+std::string version_of(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  if (error) return {};
+  const auto time = std::filesystem::last_write_time(file, error);
+  return file.string() + ' ' + std::to_string(size) + ' ' +
+         std::to_string(time.time_since_epoch().count()) + '\n';
+}
+
+/// Where an item's data goes through encoders, it is with the front end; the shared memory of a
+/// host is of no use to an engine on another one.
+std::string picture_cache_kind(const Options& options, const Topology& topology) {
+  const std::string& kind = options.media.mm_processor_cache_type;
+  const std::string front_end = "processor_only";
+  const bool has_encoders = std::ranges::any_of(
+      topology.nodes, [](const NodeConfig& node) { return node.has(Role::kEncoder); });
+  if (has_encoders) return front_end;
+  if (kind != "shm") return kind;
+  for (std::int32_t group = 0; group < topology.size.num_groups; ++group)
+    if (topology.node_of(Role::kInputProcessor, group).host !=
+        topology.node_of(Role::kScheduler, group).host)
+      return front_end;
+  return kind;
+}
+
+/// Both sides come to the same result. Errors: those of options_topology.
+Result<PictureCacheOptions> picture_cache_options(const Options& options) {
+  ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
+  const MediaOptions& media = options.media;
+  constexpr double kGiB = 1 << 30;
+  constexpr std::size_t kMiB = 1 << 20;
+  PictureCacheOptions cache{
+      .kind = picture_cache_kind(options, topology),
+      .max_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB),
+      .max_object_bytes = static_cast<std::size_t>(media.mm_shm_cache_max_object_size_mb) * kMiB,
+      .key = TROUPE_VERSION " " + options.model.model + '\n'};
+  for (const char* const file :
+       {"preprocessor_config.json", "processor_config.json", "config.json"})
+    cache.key += version_of(std::filesystem::path(options.model.model) / file);
+  if (!options.model.mmproj.empty()) cache.key += version_of(options.model.mmproj);
+  return cache;
 }
 
 /// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
@@ -218,7 +272,11 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
   ASSIGN_OR_RETURN(PictureFormat format, picture_format(*config.image_tokens, tokenizer));
   const MediaOptions& media = options.media;
   ASSIGN_OR_RETURN(const std::int64_t max_pictures, max_pictures_per_prompt(media));
-  constexpr double kGiB = 1 << 30;
+  ASSIGN_OR_RETURN(const PictureCacheOptions cache_options, picture_cache_options(options));
+  if (cache_options.kind != media.mm_processor_cache_type)
+    log_info("pictures are kept in the front end",
+             kv("mm_processor_cache_type", cache_options.kind));
+  ASSIGN_OR_RETURN(std::shared_ptr<PictureCache> cache, make_picture_cache(cache_options));
   return PictureInputs::load(
       options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
       {.loader = {.local_folder = media.allowed_local_media_path,
@@ -227,7 +285,8 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
        .max_tokens = model.max_model_len,
        .model_id = options.model.model,
        .processor_kwargs = media.mm_processor_kwargs,
-       .max_cache_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB)});
+       .media_io_kwargs = media.media_io_kwargs,
+       .cache = std::move(cache)});
 }
 
 /// Errors: those of the chat templates.
@@ -335,7 +394,13 @@ Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded&
   plan_states(layers, {.prefix_caching = caches_prefixes(options.engine, model),
                        .num_draft_tokens = speculative_decoding(options.engine).num_draft_tokens,
                        .max_model_len = model.max_model_len});
-  return make_kv_cache_config(layers, kv_cache_limits(options, model));
+  ASSIGN_OR_RETURN(KVCacheConfig config,
+                   make_kv_cache_config(layers, kv_cache_limits(options, model)));
+  if (!speculative_decoding(options.engine).has_draft_head()) return config;
+  const std::int32_t first = static_cast<std::int32_t>(layers.size()) - model.num_draft_layers;
+  for (KVCacheGroup& group : config.groups)
+    group.eagle = std::ranges::any_of(group.layers, [&](auto layer) { return layer >= first; });
+  return config;
 }
 
 Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
@@ -366,6 +431,8 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
   if (engine.kv_cache_metrics) settings.metrics_sample_rate = engine.kv_cache_metrics_sample;
+  settings.eagle_block_drop = speculative_decoding(engine).has_draft_head();
+  if (settings.eagle_block_drop) settings.num_prefill_lookahead = kDraftHeadLookahead;
   settings.kv_connector = !kv_transfer_config(engine).empty();
   return settings;
 }
@@ -433,11 +500,13 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
-  if (!speculative.draft_model.empty()) {
-    // It keeps keys and values of what it guesses.
+  // Both keep keys and values of what they guess.
+  if (speculative.has_draft_layers())
     config.speculative.num_lookahead_tokens = speculative.num_draft_tokens;
+  if (speculative.has_draft_head())
+    config.speculative.num_prefill_lookahead = kDraftHeadLookahead;
+  else if (speculative.has_draft_layers())
     config.speculative.draft_slots = kDraftModelSlots;
-  }
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   if (model.max_item_embeds > 0) {
     const std::int64_t most = engine.max_num_encoder_input_tokens > 0
@@ -504,6 +573,27 @@ Result<AnswerDefaults> answer_defaults(const Options& options) {
     if (reasoning == "auto") answers.reasoning = detect_reasoning_format(source);
   }
   if (!options.server.enable_auto_tool_choice) answers.tools = nullptr;
+  const auto level = find_tool_strict_level(options.server.tool_strict_level);
+  if (!level)
+    return invalid_argument("tool-strict-level " + options.server.tool_strict_level +
+                                " is none of auto, function, parameter",
+                            "tool-strict-level");
+  answers.strict_level = *level;
+  if (*level != ToolStrictLevel::kAuto) {
+    // Of any function; names of parameters may be in the way later.
+    constexpr std::string_view kSample = R"([{"type":"function","function":{"name":"f"}}])";
+    std::optional<std::string> tag;
+    if (answers.tools != nullptr) {
+      ASSIGN_OR_RETURN(tag, calls_tag(*answers.tools, kSample, {.strict_level = *level}));
+    }
+    if (!tag)
+      return invalid_argument("tool-strict-level " + options.server.tool_strict_level +
+                                  " cannot be held with " +
+                                  (answers.tools == nullptr
+                                       ? "a model whose calls are not parsed"
+                                       : "calls in the format " + std::string(answers.tools->name)),
+                              "tool-strict-level");
+  }
   return answers;
 }
 
@@ -586,6 +676,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
     std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars) {
   ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
+  RETURN_IF_ERROR(parse_media_io_kwargs(options.media.media_io_kwargs, {}));
   std::shared_ptr<const PictureInputs> pictures;
   std::shared_ptr<const SpeechInputs> speech;
   if (is_encoder_decoder(model)) {
@@ -610,8 +701,18 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.grammars = std::move(grammars);
   limits.pictures = std::move(pictures);
   limits.speech = std::move(speech);
+  ASSIGN_OR_RETURN(const ConnectorConfig transfer,
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
+  limits.separator = blend_separator(transfer);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
+}
+
+Result<std::shared_ptr<ItemCache>> make_engine_item_cache(const Options& options,
+                                                          const ModelLoaded& model) {
+  if (model.max_item_embeds == 0 || is_encoder_decoder(model)) return std::shared_ptr<ItemCache>();
+  ASSIGN_OR_RETURN(const PictureCacheOptions cache, picture_cache_options(options));
+  return make_item_cache(cache);
 }
 
 std::uint64_t first_seed(const ModelOptions& model) {

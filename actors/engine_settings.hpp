@@ -19,6 +19,8 @@
 
 namespace troupe {
 
+class ItemCache;
+
 /// How many workers share the model, and how; the Supervisor adds ranks and rendezvous.
 [[nodiscard]] ParallelConfig parallel_config(const EngineOptions& engine);
 [[nodiscard]] WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel);
@@ -74,6 +76,11 @@ namespace troupe {
 [[nodiscard]] Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
     std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars);
+
+/// The engine's side of the processor cache; null: items of requests have their data. Errors: those
+/// of the cache.
+[[nodiscard]] Result<std::shared_ptr<ItemCache>> make_engine_item_cache(const Options& options,
+                                                                        const ModelLoaded& model);
 
 /// The first key for sampling requests without a seed.
 [[nodiscard]] std::uint64_t first_seed(const ModelOptions& model);

@@ -2,6 +2,7 @@
 // with the OutputProcessor before it is sent to the Scheduler.
 #include "runtime/processors/input_processor.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -12,6 +13,7 @@
 #include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/memory.hpp"
+#include "runtime/multimodal/picture_cache.hpp"
 #include "runtime/processors/final_output.hpp"
 #include "runtime/scheduler/work_queue.hpp"
 
@@ -22,10 +24,20 @@ namespace {
 /// the worker from PrepareInput to its reply: the messages synchronise access.
 struct InputSlot {
   std::variant<std::monostate, GenerateRequest, RenderRequest> request;
+  bool with_item_data = false;
   std::shared_ptr<const std::atomic<bool>> cancelled;
   std::optional<Result<ProcessedRequest>> processed;  ///< of a GenerateRequest
-  RenderReply rendered;                               ///< of a RenderRequest
+  /// Of one whose items have no data, which is left to the engine's cache: to be prepared again.
+  std::optional<GenerateRequest> again;
+  RenderReply rendered;  ///< of a RenderRequest
 };
+
+bool leaves_out_data(const std::vector<EngineCoreRequest>& samples) {
+  if (samples.empty()) return false;
+  const auto& items = samples.front().mm_features;
+  return std::any_of(items.begin(), items.end(),
+                     [](const MultiModalFeature& item) { return item.data == nullptr; });
+}
 
 /// Memory used by template and tokenizer for a prompt has been freed.
 void note_processed(std::size_t num_prompt_bytes) {
@@ -36,12 +48,20 @@ void note_processed(std::size_t num_prompt_bytes) {
 void prepare(const InputProcessor& core, InputSlot& slot) {
   const InputContext context{
       .clock = ChatClock::now(),
-      .limits = core.limits_of_work(slot.cancelled, std::chrono::steady_clock::now())};
+      .limits = core.limits_of_work(slot.cancelled, std::chrono::steady_clock::now()),
+      .with_item_data = slot.with_item_data};
   std::size_t num_prompt_bytes = 0;
   if (auto* const generate = std::get_if<GenerateRequest>(&slot.request)) {
     num_prompt_bytes = text_bytes(generate->prompt);
-    auto thrown = guard([&] { slot.processed = core.process(std::move(*generate), context); });
+    auto thrown = guard([&] {
+      const PictureCache* const cache = core.picture_cache();
+      if (cache != nullptr && cache->leaves_out_data() &&
+          std::holds_alternative<ChatPrompt>(generate->prompt))
+        slot.again = *generate;
+      slot.processed = core.process(std::move(*generate), context);
+    });
     if (thrown) slot.processed = *std::move(thrown);
+    if (!slot.processed->ok() || !leaves_out_data((*slot.processed)->samples)) slot.again.reset();
   } else {
     const auto& render = std::get<RenderRequest>(slot.request);
     num_prompt_bytes = text_bytes(render.prompt);
@@ -68,6 +88,8 @@ struct InputWorker {
 /// A job that waits for a worker, or is being processed by one.
 struct InputJob {
   RequestId id{};
+  /// It was prepared before, and registered with the OutputProcessor; now its items need data.
+  bool is_again = false;
   std::variant<std::monostate, GenerateRequest, RenderRequest> request;  ///< while it waits
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
   RequestClientActor router;                          ///< of a GenerateRequest
@@ -93,9 +115,14 @@ struct InputProcessorState {
   std::uint64_t num_jobs = 0;
   std::unordered_map<std::uint64_t, InputJob> jobs;  ///< without aborted ones
   std::unordered_map<RequestId, std::uint64_t> numbers;
-  /// Prepared, but not yet registered with the OutputProcessor, or not yet encoded. An abort
-  /// removes a request.
-  std::unordered_map<RequestId, EngineCoreRequests> registering;
+  /// Prepared, but not yet registered with the OutputProcessor, or not yet encoded, or not yet
+  /// taken by the Scheduler. An abort removes a request.
+  struct Prepared {
+    EngineCoreRequests requests;  ///< moved to the Scheduler in the end
+    std::optional<InputJob> again;  ///< if items have no data: what to do if it is missing
+  };
+  std::unordered_map<RequestId, Prepared> registering;
+  std::shared_ptr<const InputProcessor> core;
 };
 
 using Self = InputProcessorActor::stateful_pointer<InputProcessorState>;
@@ -106,11 +133,35 @@ void end(Self self, const RequestClientActor& router, RequestOutput output) {
   send(self, router, std::move(outputs));
 }
 
+void add_again(Self self, InputJob job);
+
 /// It is registered, and its items are encoded.
 void submit(Self self, RequestId id) {
-  auto ready = state(self).registering.extract(id);
-  if (ready.empty()) return;  // aborted meanwhile
-  send(self, state(self).scheduler, std::move(ready.mapped()));
+  InputProcessorState& processor = state(self);
+  const auto ready = processor.registering.find(id);
+  if (ready == processor.registering.end()) return;  // aborted meanwhile
+  EngineCoreRequests requests = std::move(ready->second.requests);
+  if (!ready->second.again) {
+    processor.registering.erase(ready);
+    return send(self, processor.scheduler, std::move(requests));
+  }
+  ask(self, processor.scheduler, CachedItemRequests{std::move(requests.samples)})
+      .then(
+          [=](const ItemsMissing& missing) {
+            auto taken = state(self).registering.extract(id);
+            if (missing.identifiers.empty()) return;
+            state(self).core->picture_cache()->forget(missing.identifiers);
+            if (taken.empty()) return;  // aborted meanwhile
+            log_debug("items are not in the engine's cache: they are sent again",
+                      kv("id", value(id)), kv("items", missing.identifiers.size()));
+            add_again(self, *std::move(taken.mapped().again));
+          },
+          [=](const caf::error& error) {
+            // The engine ends with it; the RequestRouter resubmits the request.
+            state(self).registering.erase(id);
+            log_warning("the scheduler has ended", kv("id", value(id)),
+                        kv("error", to_text(error, self->system())));
+          });
 }
 
 /// Has the items of a registered request encoded, where there are encoders.
@@ -118,7 +169,7 @@ void encode(Self self, RequestId id) {
   const InputProcessorState& processor = state(self);
   const auto ready = processor.registering.find(id);
   if (ready == processor.registering.end()) return;
-  const auto& samples = ready->second.samples;
+  const auto& samples = ready->second.requests.samples;
   if (!processor.encoder_router || samples.empty() || samples.front().mm_features.empty())
     return submit(self, id);
   ask(self, processor.encoder_router, kEncodeDeadline, EncodeItems{samples.front().mm_features})
@@ -130,8 +181,11 @@ void encode(Self self, RequestId id) {
             });
 }
 
-void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
+/// `again`: with `job`, what to do if the engine's cache lacks items.
+void start(Self self, InputJob job, Result<ProcessedRequest> processed,
+           std::optional<GenerateRequest> again) {
   if (!processed.ok()) {
+    if (job.is_again) send(self, state(self).output_processor, AbortRequests{{job.id}});
     return end(self, job.router,
                {.id = job.id, .finished = true, .error = std::move(processed).error()});
   }
@@ -140,7 +194,14 @@ void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
     sample.session_id = job.placement.session_id;
     sample.kv_transfer_params = job.placement.kv_transfer_params;
   }
-  state(self).registering[id] = EngineCoreRequests{std::move(processed->samples)};
+  auto& prepared = state(self).registering[id];
+  prepared.requests.samples = std::move(processed->samples);
+  prepared.again.reset();
+  if (job.is_again) return submit(self, id);
+  if (again) {
+    job.request = *std::move(again);
+    prepared.again = std::move(job);
+  }
   ask(self, state(self).output_processor, std::move(processed->output))
       .then([=](const Status&) { encode(self, id); },
             [=](const caf::error& error) {
@@ -164,12 +225,13 @@ void take_work(Self self, std::size_t worker) {
   InputProcessorState& processor = state(self);
   InputSlot& slot = *processor.workers[worker].slot;
   auto processed = std::exchange(slot.processed, std::nullopt);
+  auto again = std::exchange(slot.again, std::nullopt);
   RenderReply rendered = std::exchange(slot.rendered, {});
   auto job = take_job(processor, processor.queue->finish(worker, now_seconds()));
   if (!job) {
     // aborted meanwhile
   } else if (processed) {
-    start(self, *job, *std::move(processed));
+    start(self, *std::move(job), *std::move(processed), std::move(again));
   } else {
     job->rendered.deliver(std::move(rendered));
   }
@@ -182,6 +244,7 @@ void give_work(Self self) {
     const InputWorker& worker = processor.workers[next->worker];
     InputJob& job = processor.jobs.at(next->number);
     worker.slot->request = std::exchange(job.request, {});
+    worker.slot->with_item_data = job.is_again;
     worker.slot->cancelled = job.cancelled;
     ask(self, worker.actor, PrepareInput{})
         .then([self, place = next->worker](const Status&) { take_work(self, place); },
@@ -201,7 +264,18 @@ InputJob& add_job(InputProcessorState& processor, Request& request) {
   return job;
 }
 
-/// False: it is unknown here. A worker that processes it stops soon.
+/// Of a request whose items the engine's cache lacks: with their data.
+void add_again(Self self, InputJob job) {
+  InputProcessorState& processor = state(self);
+  InputJob& added = add_job(processor, std::get<GenerateRequest>(job.request));
+  added.is_again = true;
+  added.router = std::move(job.router);
+  added.when_aborted = std::move(job.when_aborted);
+  added.placement = std::move(job.placement);
+  give_work(self);
+}
+
+/// False: it is unknown here, or also to later actors. A worker that processes it stops soon.
 bool abort_job(Self self, RequestId id) {
   InputProcessorState& processor = state(self);
   const auto found = processor.numbers.find(id);
@@ -210,6 +284,7 @@ bool abort_job(Self self, RequestId id) {
   InputJob job = *take_job(processor, number);
   *job.cancelled = true;
   processor.queue->remove(number);
+  if (job.is_again) return false;
   if (job.router) {
     end(self, job.router, std::move(job.when_aborted));
   } else {
@@ -224,6 +299,7 @@ InputProcessorActor::behavior_type input_processor_behavior(
     const OutputProcessorActor& output_processor, const SchedulerActor& scheduler,
     const EncoderRouterActor& encoder_router) {
   InputProcessorState& processor = state(self);
+  processor.core = core;
   processor.encoder_router = encoder_router;
   processor.output_processor = output_processor;
   processor.scheduler = scheduler;
@@ -264,6 +340,10 @@ InputProcessorActor::behavior_type input_processor_behavior(
         job.rendered = promise;
         give_work(self);
         return promise;
+      },
+      [self](const ResetCaches&) {
+        if (PictureCache* const cache = state(self).core->picture_cache()) cache->clear();
+        return CachesReset{true};
       },
   };
 }

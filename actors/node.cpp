@@ -308,8 +308,9 @@ Result<std::shared_ptr<ECConnector>> make_ec_connector(Self self, const ModelLoa
 }
 
 /// Null: nothing is transferred.
-Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
+Result<std::shared_ptr<KVConnector>> make_kv_connector(const NodeState& node,
                                                        const SpawnRole& what) {
+  const Options& options = node.options;
   ASSIGN_OR_RETURN(ConnectorConfig config,
                    parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
   if (!config.is_enabled()) return std::shared_ptr<KVConnector>();
@@ -327,7 +328,10 @@ Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
                        .model_identity = std::move(identity),
                        .parallel = parallel,
                        .cache = what.cache,
-                       .settings = kv_cache_settings(options.engine, what.model, what.cache)});
+                       .settings = kv_cache_settings(options.engine, what.model, what.cache),
+                       .encode = [tokenizer = node.tokenizer](const std::string& text) {
+                         return tokenizer->encode(text, /*add_special_tokens=*/false);
+                       }});
 }
 
 /// Errors: of the files of the credentials.
@@ -390,7 +394,9 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       ASSIGN_OR_RETURN(std::shared_ptr<ECConnector> ec_connector,
                        make_ec_connector(self, what.model));
       node.groups[what.group].ec_connector = ec_connector;
-      ASSIGN_OR_RETURN(std::shared_ptr<KVConnector> kv_connector, make_kv_connector(options, what));
+      ASSIGN_OR_RETURN(std::shared_ptr<KVConnector> kv_connector, make_kv_connector(node, what));
+      ASSIGN_OR_RETURN(std::shared_ptr<ItemCache> item_cache,
+                       make_engine_item_cache(options, what.model));
       return ActorHandles{pointer(spawn_scheduler(
           system, config,
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
@@ -399,7 +405,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
            .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
            .kv_connector = std::move(kv_connector),
            .ec_connector = std::move(ec_connector),
-           .grammar_compiler = grammar_pool_of(node, what.model)}))};
+           .grammar_compiler = grammar_pool_of(node, what.model),
+           .item_cache = std::move(item_cache)}))};
     }
     case Role::kKVCacheManager: {
       KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);

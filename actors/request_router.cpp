@@ -457,11 +457,17 @@ caf::result<Answer> ask_groups(Self self, const Question& question,
   const auto pending = std::make_shared<Pending>();
   auto promise = self->make_response_promise<Answer>();
   std::vector<SchedulerActor> schedulers;
+  std::vector<InputProcessorActor> input_processors;
   for (const std::optional<EngineLink>& link : state(self).groups) {
-    if (link) schedulers.push_back(link->scheduler);
+    if (!link) continue;
+    schedulers.push_back(link->scheduler);
+    if constexpr (std::is_same_v<Question, ResetCaches>)
+      if (question.mm_cache)
+        input_processors.insert(input_processors.end(), link->input_processors.begin(),
+                                link->input_processors.end());
   }
   if (schedulers.empty()) promise.deliver(exit_reason_of("no group is ready"));
-  pending->num_missing = schedulers.size();
+  pending->num_missing = schedulers.size() + input_processors.size();
   auto finish = [pending, promise, join]() mutable {
     if (--pending->num_missing > 0) return;
     if (pending->answers.empty()) {
@@ -470,15 +476,18 @@ caf::result<Answer> ask_groups(Self self, const Question& question,
       promise.deliver(join(pending->answers));
     }
   };
-  for (const SchedulerActor& scheduler : schedulers) {
-    ask(self, scheduler, kPauseDeadline, question)
+  const auto ask_one = [&](const auto& actor) {
+    ask(self, actor, kPauseDeadline, question)
         .then(
             [pending, finish](const Answer& answer) mutable {
               pending->answers.push_back(answer);
               finish();
             },
             [finish](const caf::error&) mutable { finish(); });
-  }
+  };
+  std::ranges::for_each(schedulers, ask_one);
+  if constexpr (std::is_same_v<Question, ResetCaches>)
+    std::ranges::for_each(input_processors, ask_one);
   return promise;
 }
 

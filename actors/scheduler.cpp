@@ -14,6 +14,7 @@
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/multimodal/picture_cache.hpp"
 
 namespace troupe {
 namespace {
@@ -367,6 +368,8 @@ void watch_the_clock(StatefulSelf self) {
 /// Open steps go on; with preempt_running their results are dropped, and computed anew.
 void take(StatefulSelf self, PendingReset& reset) {
   SchedulerState& scheduler = state(self);
+  if (reset.what.mm_cache && scheduler.peers.item_cache != nullptr)
+    scheduler.peers.item_cache->clear();
   if (reset.what.encoder_cache) scheduler.core->reset_encoder_cache();
   if (!reset.what.prefix_cache) {
     reset.promise.deliver(CachesReset{true});
@@ -496,6 +499,23 @@ void advance(StatefulSelf self) {
   }
 }
 
+/// Gives the items of a request, which all of its samples have, the data that was sent before.
+ItemsMissing complete_items(StatefulSelf self, std::vector<EngineCoreRequest>& samples) {
+  if (samples.empty() || samples.front().mm_features.empty()) return {};
+  std::vector<MultiModalFeature>& items = samples.front().mm_features;
+  ItemsMissing missing;
+  if (ItemCache* const cache = state(self).peers.item_cache.get()) {
+    missing.identifiers = cache->complete(items);
+  } else {
+    for (const MultiModalFeature& item : items)
+      if (item.data == nullptr) missing.identifiers.push_back(item.identifier);
+  }
+  for (EngineCoreRequest& sample : samples)
+    for (std::size_t i = 0; i < sample.mm_features.size(); ++i)
+      sample.mm_features[i].data = items[i].data;
+  return missing;
+}
+
 template <class Message>
 void receive(StatefulSelf self, Message&& message) {
   state(self).inbox.emplace_back(std::forward<Message>(message));
@@ -561,7 +581,14 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
                                   peers.kv_connector.get(), peers.ec_connector.get());
   return {
       [self](EngineCoreRequests& request) {
+        static_cast<void>(complete_items(self, request.samples));
         for (EngineCoreRequest& sample : request.samples) receive(self, sample);
+      },
+      [self](CachedItemRequests& request) {
+        ItemsMissing missing = complete_items(self, request.samples);
+        if (missing.identifiers.empty())
+          for (EngineCoreRequest& sample : request.samples) receive(self, sample);
+        return missing;
       },
       [self](AbortRequests& abort) { receive(self, abort); },
       [self](ModelRunnerOutput& result) { receive(self, result); },

@@ -19,6 +19,7 @@ class Credentials;
 class ECConnector;
 class GrammarCompiler;
 class InputProcessor;
+class ItemCache;
 class KVConnector;
 class KVEventPublisher;
 class Network;
@@ -131,6 +132,7 @@ struct SchedulerPeers {
   std::shared_ptr<KVConnector> kv_connector;
   std::shared_ptr<ECConnector> ec_connector;
   std::shared_ptr<GrammarCompiler> grammar_compiler;
+  std::shared_ptr<ItemCache> item_cache;  ///< null: items have their data
 };
 [[nodiscard]] SchedulerActor spawn_scheduler(caf::actor_system& system,
                                              const SchedulerConfig& config,

@@ -35,6 +35,7 @@ using ExecutorActor = ActorOf<
 /// Runs the engine's loop: schedule, execute, update.
 using SchedulerActor = ActorOf<
     void(EngineCoreRequests),          // Queue the samples of a request.
+    ItemsMissing(CachedItemRequests),  // Queue them, if what they leave out is in the cache of items.
     void(AbortRequests),               // Abort these requests, whatever their state.
     CachesReset(ResetCaches),          // Clear the caches between two steps.
     CacheMoved(MoveCache),             // Copy what the KV connector has stored, or take such copies in.
@@ -100,7 +101,8 @@ using OutputProcessorActor = ActorOf<
 using InputProcessorActor = ActorOf<
     void(SubmitRequest),               // Prepare and start a request; an error goes to the sender as RequestOutputs.
     void(AbortRequests),               // The client has disconnected: abort these here and in all later actors.
-    RenderReply(RenderRequest)>;       // Render or tokenize a prompt without running it.
+    RenderReply(RenderRequest),        // Render or tokenize a prompt without running it.
+    CachesReset(ResetCaches)>;         // Clear the cache of processed pictures.
 
 /// One of the worker threads of an InputProcessor.
 using InputWorkerActor = ActorOf<
@@ -129,8 +131,8 @@ using RequestRouterActor = ActorOf<
     void(SubmitRequest),               // A client's request; its output goes to the sender.
     void(AbortRequests),               // Abort requests of the sender.
     RenderReply(RenderRequest),        // Render or tokenize a prompt; forwarded to an InputProcessor.
-    CachesReset(ResetCaches),          // Forwarded to the Scheduler of each group, as the next one is.
-    CacheMoved(MoveCache),
+    CachesReset(ResetCaches),          // Forwarded to the Scheduler and the InputProcessors of each group.
+    CacheMoved(MoveCache),             // Forwarded to the Scheduler of each group.
     PauseStatus(PauseScheduler),       // Forwarded to each Scheduler, including those that start later.
     PauseStatus(ResumeScheduler),      // Forwarded to each Scheduler.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.

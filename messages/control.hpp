@@ -117,17 +117,19 @@ struct GrammarFilled {
 };
 TROUPE_MESSAGE(GrammarFilled, step)
 
-/// A client -> RequestRouter -> Schedulers: clear caches. Answered with CachesReset.
+/// A client -> RequestRouter -> Schedulers, and InputProcessors: clear caches. Answered with
+/// CachesReset.
 struct ResetCaches {
   bool prefix_cache = false;
   bool encoder_cache = false;
+  bool mm_cache = false;  ///< of processed pictures
   /// Preempt running requests first, so that they are recomputed; otherwise the prefix cache is not
   /// cleared while one of its blocks is in use.
   bool preempt_running = false;
   bool connector = false;  ///< with prefix_cache: also what the KV connector has stored
   bool operator==(const ResetCaches&) const = default;
 };
-TROUPE_MESSAGE(ResetCaches, prefix_cache, encoder_cache, preempt_running, connector)
+TROUPE_MESSAGE(ResetCaches, prefix_cache, encoder_cache, mm_cache, preempt_running, connector)
 
 struct CachesReset {
   bool ok = false;

@@ -76,11 +76,12 @@ struct EngineCoreOutput {
   std::uint32_t client_index = 0;
   std::optional<std::vector<float>> pooling_output;  ///< before PoolingParams are applied
   std::string kv_transfer_params;  ///< from the KV connector: a JSON object, or empty
+  std::string ec_transfer_params;  ///< from the EC connector: a JSON object, or empty
   bool operator==(const EngineCoreOutput&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreOutput, id, new_token_ids, new_logprobs, new_prompt_logprobs,
                finish_reason, stop_reason, events, prefill_stats, error, client_index,
-               pooling_output, kv_transfer_params)
+               pooling_output, kv_transfer_params, ec_transfer_params)
 
 /// Since the previous report.
 struct PrefixCacheStats {
@@ -220,11 +221,12 @@ struct RequestOutput {
   std::optional<Error> error;
   std::string first_token_text;    ///< of the prompt, with prompt_logprobs, which leave it out
   std::string kv_transfer_params;  ///< with the last output: as in EngineCoreOutput
+  std::string ec_transfer_params;  ///< the same
   bool operator==(const RequestOutput&) const = default;
 };
 TROUPE_MESSAGE(RequestOutput, id, prompt_token_ids, prompt_text, prompt_logprobs, outputs, finished,
                num_cached_tokens, prefill_stats, finished_times, error, first_token_text,
-               kv_transfer_params)
+               kv_transfer_params, ec_transfer_params)
 
 /// What the metrics of one step need besides the outputs.
 struct IterationStats {

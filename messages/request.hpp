@@ -38,6 +38,7 @@ struct ChatPrompt {
   std::string documents_json;            ///< array, or empty
   std::string template_kwargs_json;      ///< object, or empty
   std::string mm_processor_kwargs_json;  ///< object, or empty
+  std::string media_io_kwargs_json;      ///< object, or empty
   std::string chat_template;             ///< replaces the model's, empty: the model's
   bool add_generation_prompt = true;
   bool continue_final_message = false;
@@ -45,7 +46,7 @@ struct ChatPrompt {
   bool operator==(const ChatPrompt&) const = default;
 };
 TROUPE_MESSAGE(ChatPrompt, messages_json, tools_json, documents_json, template_kwargs_json,
-               mm_processor_kwargs_json, chat_template, add_generation_prompt,
+               mm_processor_kwargs_json, media_io_kwargs_json, chat_template, add_generation_prompt,
                continue_final_message, add_special_tokens)
 
 using Prompt = std::variant<TextPrompt, TokensPrompt, ChatPrompt>;
@@ -209,6 +210,22 @@ struct EngineCoreRequests {
   bool operator==(const EngineCoreRequests&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreRequests, samples)
+
+/// The same, where items have no data: the engine's cache of items is likely to have it. Answered
+/// with ItemsMissing.
+struct CachedItemRequests {
+  std::vector<EngineCoreRequest> samples;
+  bool operator==(const CachedItemRequests&) const = default;
+};
+TROUPE_MESSAGE(CachedItemRequests, samples)
+
+/// Which items have no data in the engine. If there are any, the samples are not queued, and have
+/// to be sent again with data.
+struct ItemsMissing {
+  std::vector<std::string> identifiers;
+  bool operator==(const ItemsMissing&) const = default;
+};
+TROUPE_MESSAGE(ItemsMissing, identifiers)
 
 /// InputProcessor -> OutputProcessor, before the Scheduler receives the request: all samples of one
 /// GenerateRequest.

@@ -84,6 +84,8 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
   X(troupe::Error)                 \
   X(troupe::GenerateRequest)       \
   X(troupe::EngineCoreRequests)    \
+  X(troupe::CachedItemRequests)    \
+  X(troupe::ItemsMissing)          \
   X(troupe::OutputRequest)         \
   X(troupe::AbortRequests)         \
   X(troupe::RenderRequest)         \

@@ -49,12 +49,22 @@ struct ParallelConfig {
 TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, expert_parallel,
                rank_on_host, ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
+/// Layers that draft from what the model makes of its tokens: their inputs are its hidden states.
+enum class DraftHeadKind : std::uint8_t {
+  kNone = 0,
+  kEagle = 1,   ///< EAGLE (arXiv 2401.15077)
+  kEagle3 = 2,  ///< EAGLE-3 (arXiv 2503.01840)
+  kMtp = 3,     ///< multi-token prediction (arXiv 2412.19437, 2.2), in the model's own checkpoint
+};
+
 /// Speculative decoding: draft tokens are proposed by prompt lookup, from the suffixes of earlier
-/// answers, or by a draft model, and verified in one step.
+/// answers, by a draft model, or by a draft head, and verified in one step.
 struct SpeculativeDecoding {
   std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
-  /// Folder or GGUF file of the draft model; empty: prompt lookup.
+  /// Folder or GGUF file of the draft model, or folder of the draft head; empty: prompt lookup, or
+  /// the model's folder for kMtp.
   std::string draft_model;
+  DraftHeadKind draft_head = DraftHeadKind::kNone;
   std::string draft_quantization = "auto";  ///< as WorkerOptions::quantization, of that model
   std::int32_t draft_max_model_len = 0;     ///< 0: no limit of its own
   /// Prompt lookup: the last tokens, this many, must occur earlier in the request; the tokens that
@@ -68,10 +78,17 @@ struct SpeculativeDecoding {
   double suffix_min_token_prob = 0;             ///< that all drafts come true, as far as known
   bool adaptive = false;  ///< fewer drafts for a request whose drafts do not come true
   bool operator==(const SpeculativeDecoding&) const = default;
+
+  [[nodiscard]] bool has_draft_head() const noexcept { return draft_head != DraftHeadKind::kNone; }
+  /// A draft model, or a draft head, has layers in the KV cache.
+  [[nodiscard]] bool has_draft_layers() const noexcept {
+    return has_draft_head() || !draft_model.empty();
+  }
 };
 TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantization,
                draft_max_model_len, prompt_lookup_min, prompt_lookup_max, suffix_max_depth,
-               suffix_max_cached_requests, suffix_max_spec_factor, suffix_min_token_prob, adaptive)
+               suffix_max_cached_requests, suffix_max_spec_factor, suffix_min_token_prob, adaptive,
+               draft_head)
 
 /// LoRA adapters that a worker may load.
 struct AdapterOptions {
@@ -190,6 +207,7 @@ struct ModelLoaded {
   std::string encoder_key;           ///< of what the encoder computes: type and form of the weights
   bool two_way_items = false;        ///< the tokens of a picture see each other
   std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; merged: of all, in order
+  std::int32_t num_draft_layers = 0;           ///< of all: the last ones are a drafter's
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
 
@@ -203,7 +221,7 @@ struct ModelLoaded {
 };
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, device, cpu_isa, max_model_len, vocab_size,
                hidden_size, pooler, canonical_shards, max_item_embeds, two_way_items,
-               kv_cache_specs, weight_bytes, available_bytes, encoder_key)
+               kv_cache_specs, weight_bytes, available_bytes, encoder_key, num_draft_layers)
 
 /// Allocate the KV cache and serve this incarnation of the engine; state of earlier ones is
 /// discarded.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the clients that people use against the binary, each in an environment under build/ with the packages that
-# tests/system/*_requirements.txt names. Usage: tools/test_clients.sh [NAME of tests/system/NAME_check.py ...]
+# tests/system/*_requirements.txt names. A check that fails does not end the others; the last line says how each of them
+# went. Usage: tools/test_clients.sh [NAME of tests/system/NAME_check.py ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export TROUPE_BINARY=${TROUPE_BINARY:-$PWD/build/release/troupe}
@@ -18,12 +19,19 @@ environment() {
   cp "$requirements" "$folder/requirements.txt"
 }
 
-for check in "${@:-clients instructor schema bfcl}"; do
-  for name in $check; do
-    packages=$name
-    [[ $name == schema ]] && packages=clients
-    environment "$packages"
-    echo "tests/system/${name}_check.py"
-    "build/venv-$packages/bin/python" "tests/system/${name}_check.py"
-  done
+[[ $# -gt 0 ]] || set -- clients instructor schema bfcl
+failed=0
+results=()
+for name in "$@"; do
+  packages=$name
+  [[ $name == schema ]] && packages=clients
+  environment "$packages"
+  echo "tests/system/${name}_check.py"
+  begin=$SECONDS
+  result=passed
+  "build/venv-$packages/bin/python" "tests/system/${name}_check.py" || { result=FAILED; failed=1; }
+  results+=("$name $result in $((SECONDS - begin)) s")
 done
+printf -v summary ', %s' "${results[@]}"
+echo "test-clients: ${summary:2}"
+exit "$failed"

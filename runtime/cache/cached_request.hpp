@@ -40,7 +40,9 @@ struct CachedRequest {
   std::vector<BlockHash> hashes;  ///< one per full hash unit of info.token_ids
   std::vector<GroupBlocks> groups;
   std::int32_t shared_prefix_boundary = 0;
-  std::int32_t num_computed_tokens = 0;    ///< before the step being planned
+  std::int32_t num_computed_tokens = 0;  ///< before the step being planned
+  /// AdmitRequest::delay_caching: until kCacheBlocks, its blocks do not enter the prefix cache.
+  bool delays_caching = false;
   std::vector<std::int32_t> pins_to_come;  ///< ends of prefixes to pin once they are cached
 
   [[nodiscard]] std::int32_t num_tokens() const noexcept {

@@ -100,7 +100,8 @@ bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
     coordinator_.adopt(request, slots.hit, num_computed, slots.num_external_tokens);
   coordinator_.extend(request, room, new_blocks);
   request.num_computed_tokens = slots.num_computed_tokens;
-  if (settings_.prefix_caching && !slots.delay_caching)
+  request.delays_caching |= slots.delay_caching;
+  if (settings_.prefix_caching && !request.delays_caching)
     cache_blocks(request, std::min(num_tokens, request.num_tokens()));
   return true;
 }
@@ -176,7 +177,10 @@ void KVCacheManager::remove_skipped_blocks(CachedRequest& request,
   coordinator_.remove_skipped(request, num_processed_tokens);
 }
 
-void KVCacheManager::free(CachedRequest& request) { coordinator_.free(request); }
+void KVCacheManager::free(CachedRequest& request) {
+  coordinator_.free(request);
+  request.delays_caching = false;
+}
 
 void KVCacheManager::forget(RequestId id) {
   free(request(id));
@@ -197,6 +201,7 @@ void KVCacheManager::defer_free(CachedRequest& request) {
     blocks.insert(blocks.end(), group.blocks.begin(), group.blocks.end());
     group = {};
   }
+  request.delays_caching = false;
 }
 
 void KVCacheManager::release_deferred(std::size_t count) {
@@ -271,6 +276,7 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
         break;
       case KVCacheCommandKind::kCacheBlocks:
         known.num_computed_tokens = command.count;
+        known.delays_caching = false;
         cache_blocks(known, command.count);
         break;
       case KVCacheCommandKind::kFreeBlocks:

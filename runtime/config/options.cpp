@@ -234,12 +234,14 @@ void bind_options(OptionSet& set, Options& options) {
            "seconds that rendering and tokenizing a prompt may take; then the request gets 400; 0: "
            "no limit",
            0, 86400)
-      .add("speculative-config", engine.speculative_config,
-           "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
-           "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
-           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
-           "_min_token_prob) or draft_model (model, quantization); adaptive: fewer drafts where "
-           "they do not come true, the default with suffix")
+      .add(
+          "speculative-config", engine.speculative_config,
+          "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
+          "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
+          "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
+          "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
+          "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
+          "come true, the default with suffix")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
@@ -248,7 +250,7 @@ void bind_options(OptionSet& set, Options& options) {
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
            "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
            "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
-           "MultiConnector: several of them; "
+           "MultiConnector: several of them; BlendConnector: pieces of prompts at any place; "
            "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
            "kv_load_failure_policy "
            "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
@@ -290,7 +292,19 @@ void bind_options(OptionSet& set, Options& options) {
           "JSON object with fields of preprocessor_config.json, which it replaces; a request's own "
           "mm_processor_kwargs replace these")
       .add("mm-processor-cache-gb", media.mm_processor_cache_gb,
-           "GiB of processed pictures that each front end keeps; 0: none", 0, 1 << 20)
+           "GiB of processed pictures that are kept; 0: none", 0, 1 << 20)
+      .add(
+          "mm-processor-cache-type", media.mm_processor_cache_type,
+          "where they are kept: lru in the engine, shm in memory that the processes of a host "
+          "share, processor_only in the front end; with nodes of the role encoder, and shm between "
+          "hosts, it is processor_only",
+          {"lru", "shm", "processor_only"})
+      .add("mm-shm-cache-max-object-size-mb", media.mm_shm_cache_max_object_size_mb,
+           "MiB of a processed picture; larger ones are not kept by shm", 1, 1 << 20)
+      .add("media-io-kwargs", media.media_io_kwargs,
+           "JSON object with what is known of reading media, by kind: {\"image\": "
+           "{\"rgba_background_color\": [255, 255, 255]}}; a request's own media_io_kwargs are "
+           "added")
       .add("allowed-local-media-path", media.allowed_local_media_path,
            "folder whose files requests may name as file: URLs; default: none")
       .add("allowed-media-domains", media.allowed_media_domains,
@@ -397,6 +411,10 @@ void bind_options(OptionSet& set, Options& options) {
            "hermes, llama3_json, llama4_pythonic, pythonic, mistral, qwen3_coder, deepseek_v3, "
            "deepseek_v31, deepseek_v32, glm45, kimi_k2, granite, phi4_mini_json, functiongemma, "
            "openai, minimax_m2, seed_oss, nemotron_json, jamba, internlm, lfm2")
+      .add("tool-strict-level", server.tool_strict_level,
+           "what calls are held to by a grammar from where they begin: auto (forced ones and those "
+           "of strict functions to the schema), function (all to the format and the names of "
+           "functions) or parameter (all to the schemas)")
       .add("reasoning-parser", server.reasoning_parser,
            "format of the model's reasoning: auto (by the chat template), none, or one of "
            "deepseek_r1, deepseek_v3, qwen3, glm45, kimi_k2, minimax_m2, seed_oss, mistral, "
@@ -574,14 +592,8 @@ Result<void> validate(const Options& options) {
   ASSIGN_OR_RETURN(
       const SpeculativeDecoding speculative,
       parse_speculative_config(engine.speculative_config, engine.tensor_parallel_size));
-  if (!speculative.draft_model.empty() && engine.pipeline_parallel_size > 1) {
-    return invalid_argument(
-        "speculative-config with a draft model needs pipeline-parallel-size 1, it is " +
-            std::to_string(engine.pipeline_parallel_size) +
-            ": the draft model cannot be split into stages",
-        "speculative-config");
-  }
-  if (!speculative.draft_model.empty() && engine.max_num_batched_tokens <= kDraftModelSlots) {
+  if (speculative.has_draft_layers() && !speculative.has_draft_head() &&
+      engine.max_num_batched_tokens <= kDraftModelSlots) {
     return invalid_argument(
         "max-num-batched-tokens is " + std::to_string(engine.max_num_batched_tokens) +
             ", with a draft model it must be at least " + std::to_string(kDraftModelSlots + 1),

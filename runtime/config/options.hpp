@@ -94,7 +94,10 @@ struct EngineOptions {
 struct MediaOptions {
   std::string limit_mm_per_prompt;  ///< JSON object; empty: no limit of its own
   std::string mm_processor_kwargs;  ///< JSON object, or empty
+  std::string media_io_kwargs;      ///< JSON object, or empty
   double mm_processor_cache_gb = 4;
+  std::string mm_processor_cache_type = "lru";
+  std::int64_t mm_shm_cache_max_object_size_mb = 128;
   std::string allowed_local_media_path;  ///< empty: none
   std::vector<std::string> allowed_media_domains;
 };
@@ -141,6 +144,7 @@ struct ServerOptions {
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
   std::string tool_call_parser = "auto";
+  std::string tool_strict_level = "auto";
   std::string reasoning_parser = "auto";
   bool enable_auto_tool_choice = true;
   bool exclude_tools_when_tool_choice_none = false;

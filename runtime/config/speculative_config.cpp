@@ -39,6 +39,32 @@ Result<std::int32_t> read_count(const std::string& key, const json& value, std::
   return static_cast<std::int32_t>(*number);
 }
 
+/// What `method` names; nothing: none of these.
+struct Method {
+  std::string_view name;
+  DraftHeadKind head = DraftHeadKind::kNone;
+};
+constexpr std::array<Method, 7> kMethods = {{{"ngram"},
+                                             {"suffix"},
+                                             {"draft_model"},
+                                             {"eagle", DraftHeadKind::kEagle},
+                                             {"eagle3", DraftHeadKind::kEagle3},
+                                             {"mtp", DraftHeadKind::kMtp},
+                                             {"deepseek_mtp", DraftHeadKind::kMtp}}};
+
+std::string method_names() {
+  std::string names;
+  for (const Method& method : kMethods)
+    names += (names.empty() ? "\"" : ", \"") + std::string(method.name) + "\"";
+  return names;
+}
+
+Result<Method> read_method(const std::string& key, const json& value) {
+  for (const Method& method : kMethods)
+    if (value == method.name) return method;
+  return wrong(key, "must be one of " + method_names() + ", it is " + value.dump());
+}
+
 Result<double> read_share(const std::string& key, const json& value, double most) {
   const double number = value.is_number() ? value.get<double>() : -1;
   if (!(number >= 0 && number <= most))
@@ -64,14 +90,13 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
   std::optional<double> spec_factor;
   std::optional<double> token_prob;
   std::optional<bool> adaptive;
-  std::string method;
+  std::string_view method;
   for (const auto& [key, value] : object.items()) {
     if (value.is_null()) continue;
     if (key == "method") {
-      if (value != "ngram" && value != "suffix" && value != "draft_model")
-        return wrong(key,
-                     "must be \"ngram\", \"suffix\" or \"draft_model\", it is " + value.dump());
-      method = value.get<std::string>();
+      ASSIGN_OR_RETURN(const Method named, read_method(key, value));
+      method = named.name;
+      config.draft_head = named.head;
     } else if (key == "model") {
       if (!value.is_string() || value.get_ref<const std::string&>().empty())
         return wrong(key, "must be the folder or GGUF file of a model, it is " + value.dump());
@@ -113,12 +138,9 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     }
   }
   if (method.empty() && config.draft_model.empty())
-    return wrong("method",
-                 "is missing, expected \"ngram\", \"suffix\" or, with model, \"draft_model\"");
+    return wrong("method", "is missing, expected one of " + method_names());
   if (method != "suffix" && (depth || cached_requests || spec_factor || token_prob))
     return wrong("suffix_decoding_*", "is valid for method \"suffix\" only");
-  if (adaptive && !config.draft_model.empty())
-    return wrong("adaptive", "is not valid for method \"draft_model\"");
   config.adaptive = adaptive.value_or(method == "suffix");
   if (method == "suffix") {
     if (!config.draft_model.empty()) return wrong("model", "is not valid for method \"suffix\"");
@@ -135,15 +157,21 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
           std::min(config.suffix_max_depth, static_cast<std::int32_t>(kMaxDraftTokens));
     for (const char* key : {"quantization", "max_model_len"})
       if (object.contains(key) && !object[key].is_null())
-        return wrong(key, "is valid for method \"draft_model\" only");
+        return wrong(key, "is valid for drafts of a model or a head only");
     return config;
   }
+  // As many as the head was trained for.
+  if (config.draft_head == DraftHeadKind::kMtp && config.num_draft_tokens == 0)
+    config.num_draft_tokens = 1;
   if (config.num_draft_tokens == 0) return wrong("num_speculative_tokens", "is missing");
-  if (method == "draft_model" && config.draft_model.empty())
-    return wrong("model", "is required by method \"draft_model\"");
-  if (method == "ngram" && !config.draft_model.empty())
-    return wrong("model", "is not valid for method \"ngram\"");
-  if (!config.draft_model.empty()) {
+  const std::string quoted_method = "\"" + std::string(method) + "\"";
+  const bool takes_model = method != "ngram" && config.draft_head != DraftHeadKind::kMtp;
+  if (takes_model && config.draft_model.empty())
+    return wrong("model", "is required by method " + quoted_method);
+  if (!takes_model && !config.draft_model.empty())
+    return wrong("model", "is not valid for method " + quoted_method +
+                              (method == "ngram" ? "" : ", whose layers the model itself has"));
+  if (config.has_draft_layers()) {
     if (min_match || max_match)
       return wrong(min_match ? "prompt_lookup_min" : "prompt_lookup_max",
                    "is valid for method \"ngram\" only");
@@ -151,7 +179,7 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
   }
   for (const char* key : {"quantization", "max_model_len"})
     if (object.contains(key) && !object[key].is_null())
-      return wrong(key, "is valid for method \"draft_model\" only");
+      return wrong(key, "is valid for drafts of a model or a head only");
   config.prompt_lookup_min = min_match.value_or(max_match.value_or(kUsualMatch));
   config.prompt_lookup_max = max_match.value_or(config.prompt_lookup_min);
   if (config.prompt_lookup_min > config.prompt_lookup_max) {

@@ -15,7 +15,6 @@ constexpr std::string_view kTopology = "the topology is set in --config-file (tr
 constexpr std::string_view kKernels = "kernels are selected for the device at start";
 constexpr std::string_view kSteps = "the scheduler does not need it";
 constexpr std::string_view kNoSwap = "preempted requests are recomputed, nothing is swapped";
-constexpr std::string_view kMediaCache = "pictures are cached where they are processed";
 constexpr std::string_view kGrammars = "there is one engine of grammars";
 constexpr std::string_view kRequestGrammars = "requests set it in structured_outputs";
 constexpr std::string_view kNotOffered = "it is not supported";
@@ -94,10 +93,7 @@ constexpr VllmOption kOptions[] = {
     {"cpu-offload-gb", kValue, "weights are in host memory already"},
     {"kv-offloading-size", kValue, "--kv-transfer-config sets it"},
     {"kv-offloading-backend", kValue, "--kv-transfer-config sets it"},
-    {"mm-processor-cache-type", kValue, kMediaCache, "lru|shm"},
-    {"mm-shm-cache-max-object-size-mb", kValue, kMediaCache},
     {"mm-encoder-tp-mode", kValue, "each rank encodes whole pictures", "data|weights"},
-    {"media-io-kwargs", kRefused, kNotOffered},
     {"disable-mm-preprocessor-cache", kRefused, "--mm-processor-cache-gb 0 does it"},
     {"interleave-mm-strings", kFlag, "the chat template places the pictures"},
     {"skip-mm-profiling", kFlag, "buffers are sized before the first step"},
@@ -110,7 +106,6 @@ constexpr VllmOption kOptions[] = {
     {"guided-decoding-disable-additional-properties", kRefused, kRequestGrammars},
     {"structured-outputs-config", kRefused, kRequestGrammars},
     {"tool-parser-plugin", kRefused, kNoCode},
-    {"tool-strict-level", kRefused, kNotOffered},
     {"reasoning-parser-plugin", kRefused, kNoCode},
     {"enable-reasoning", kFlag, "the reasoning parser follows from the chat template"},
     {"fully-sharded-loras", kFlag, "each worker has of every adapter what its shard needs"},

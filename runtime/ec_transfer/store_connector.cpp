@@ -4,6 +4,7 @@
 
 #include "messages/encoder_input.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
@@ -138,6 +139,14 @@ void StoreConnector::update_connector_output(const ECConnectorOutput& output) {
   };
   for (const std::string& identifier : output.failed) know(identifier, false);
   for (const std::string& identifier : output.saved) know(identifier, true);
+}
+
+std::string StoreConnector::transfer_params(const RequestState& request) const {
+  if (!saves(role_) || request.mm_features.empty()) return {};
+  nlohmann::ordered_json params;
+  for (const MultiModalFeature& item : request.mm_features)
+    params[item.identifier] = {{"num_encoder_tokens", num_embeds(item)}};
+  return params.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 // ---- saves --------------------------------------------------------------------------------------

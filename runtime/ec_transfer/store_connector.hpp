@@ -59,6 +59,8 @@ class StoreConnector final : public ECConnector {
                                 const MultiModalFeature& item) override;
   [[nodiscard]] std::string build_connector_meta(const SchedulerOutput& step) override;
   void update_connector_output(const ECConnectorOutput& output) override;
+  /// {"<identifier>": {"num_encoder_tokens": N}}, of a producer's items.
+  [[nodiscard]] std::string transfer_params(const RequestState& request) const override;
   void release(const std::string& identifier) override { items_.erase(identifier); }
 
   /// That something is known, or asked, of.

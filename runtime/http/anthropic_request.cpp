@@ -19,6 +19,10 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header";
 constexpr std::size_t kMaxStopSequences = 4;
 constexpr std::int64_t kMinThinkingBudget = 1024;
+constexpr RenamedField kMessagesNames[] = {
+    {"response_format", "output_config.format"},
+    {"reasoning_effort", "output_config.effort"},
+};
 /// Fields that mean the same in both APIs, or that only this server has.
 constexpr SameField kMessagesSameFields[] = {
     {"model"},
@@ -437,7 +441,11 @@ Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDe
   RETURN_IF_ERROR(add_tool_choice(given, chat));
   RETURN_IF_ERROR(add_stop_sequences(given, chat));
   RETURN_IF_ERROR(add_output_config(given, chat));
-  ASSIGN_OR_RETURN(ChatRequest request, parse_chat_request(chat.dump(), defaults));
+  Result<ChatRequest> parsed = parse_chat_request(chat.dump(), defaults);
+  if (!parsed.ok()) return with_own_names(parsed.error(), kMessagesNames);
+  ChatRequest request = std::move(parsed).value();
+  if (auto& structure = request.params.structured_outputs)
+    structure->field = own_name(std::move(structure->field), kMessagesNames);
   request.dialect = &kAnthropicDialect;
   request.api = &kAnthropicMessages;
   request.cache_breakpoints = std::move(breakpoints);

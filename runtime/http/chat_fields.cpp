@@ -1,5 +1,7 @@
 #include "runtime/http/chat_fields.hpp"
 
+#include <set>
+
 #include "runtime/http/cache_control.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/unsupported_fields.hpp"
@@ -9,6 +11,8 @@ namespace {
 
 /// Each value takes some hundred bytes in the template interpreter.
 constexpr std::size_t kMaxTemplateValues = 1 << 16;
+/// The variable of most templates that turns reasoning on or off.
+constexpr std::string_view kEnableThinking = "enable_thinking";
 constexpr std::string_view kReasoningEfforts[] = {"none", "minimal", "low", "medium",
                                                   "high", "xhigh",   "max"};
 
@@ -60,7 +64,8 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
 }
 
 void check_tools(const JsonFields& fields, LastMessage& last) {
-  const auto count = fields.each_object("tools", [&last](const JsonFields& tool) {
+  std::set<std::string> names;
+  const auto count = fields.each_object("tools", [&](const JsonFields& tool) {
     read_cache_control(tool, {.message = 0, .length = 0}, last);
     if (const auto type = tool.text("type"); type && *type != "function")
       return tool.fail(unsupported("tools", "a tool of another type than function"));
@@ -68,7 +73,9 @@ void check_tools(const JsonFields& fields, LastMessage& last) {
     const auto function = tool.object("function");
     if (!function) return;
     function->require("name");
-    function->text("name");
+    const auto name = function->text("name");
+    if (name && !names.insert(*name).second)
+      function->wrong_value("name", "the names of functions must differ");
     function->boolean("strict");
   });
   if (count == 0u) fields.wrong_value("tools", "tools must not be an empty array");
@@ -86,13 +93,27 @@ bool check_num_values(const JsonFields& fields) {
   return false;
 }
 
-/// chat_template_kwargs, with reasoning_effort added as a variable.
-std::string read_template_kwargs(const JsonFields& fields) {
+/// chat_template_kwargs, with variables for reasoning_effort: its value, and whether the model
+/// reasons, unless the client says that itself.
+std::string read_template_kwargs(const JsonFields& fields, const AnswerDefaults& answers) {
   std::string kwargs = fields.raw("chat_template_kwargs", JsonKind::kObject).value_or("");
+  const auto given = fields.object("chat_template_kwargs");
+  // What they would mean is not left to templates.
+  for (const std::string_view name : {"chat_template", "tokenize"})
+    if (given && given->has(name))
+      given->wrong_value(name, std::string(name) + " is no variable of a chat template");
   const auto effort = fields.choice("reasoning_effort", kReasoningEfforts);
   if (!effort) return kwargs;
   std::string merged = "{\"reasoning_effort\":";
   append_json_string(merged, *effort);
+  const auto add_switch = [&](std::string_view name) {
+    if (given && given->kind(name) != JsonKind::kAbsent) return;
+    merged += ",\"" + std::string(name) + (*effort == "none" ? "\":false" : "\":true");
+  };
+  add_switch(kEnableThinking);
+  if (answers.reasoning && !answers.reasoning->switch_variable.empty() &&
+      answers.reasoning->switch_variable != kEnableThinking)
+    add_switch(answers.reasoning->switch_variable);
   const bool others = kwargs.size() > std::string_view("{}").size();
   return merged + (others ? "," + kwargs.substr(1) : "}");
 }
@@ -111,9 +132,10 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
   prompt.messages_json = fields.raw("messages", JsonKind::kArray).value_or("");
   prompt.tools_json = fields.raw("tools", JsonKind::kArray).value_or("");
   prompt.documents_json = fields.raw("documents", JsonKind::kArray).value_or("");
-  prompt.template_kwargs_json = read_template_kwargs(fields);
+  prompt.template_kwargs_json = read_template_kwargs(fields, defaults.answers);
   prompt.mm_processor_kwargs_json =
       fields.raw("mm_processor_kwargs", JsonKind::kObject).value_or("");
+  prompt.media_io_kwargs_json = fields.raw("media_io_kwargs", JsonKind::kObject).value_or("");
   prompt.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
   prompt.continue_final_message = fields.boolean("continue_final_message").value_or(false);
   prompt.add_special_tokens = fields.boolean("add_special_tokens").value_or(false);

@@ -186,7 +186,8 @@ class ChatGeneration final : public Generation {
                       .role = role_,
                       .choices = {},
                       .usage = usage(),
-                      .kv_transfer_params = kv_transfer_params()};
+                      .kv_transfer_params = kv_transfer_params(),
+                      .ec_transfer_params = ec_transfer_params()};
     for (CompletionOutput& output : part.pending.outputs) {
       ChatChoice& choice = answer.choices.emplace_back();
       ParsedSample& sample = samples_[static_cast<std::size_t>(output.index)];

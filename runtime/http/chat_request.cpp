@@ -99,21 +99,27 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
   return {};
 }
 
-/// Holds calls that the model decides to make to the schemas of functions that are strict.
-Result<void> hold_strict_calls(ChatRequest& request) {
+/// Holds calls that the model decides to make, as far as functions are strict or `level` says.
+Result<void> hold_begun_calls(ToolStrictLevel level, ChatRequest& request) {
   const AnswerFormat& answer = request.answer;
   const std::string& tools = request.prompt.tools_json;
+  const bool is_asked_for = has_strict_tool(tools);
+  if (!is_asked_for && level == ToolStrictLevel::kAuto) return {};
   if (request.params.structured_outputs) {
+    if (!is_asked_for) return {};  // the structure leaves no place for calls
     return invalid_argument(
         "a strict function cannot be held to its schema together with structured output", "tools");
   }
   std::optional<std::string> tag;
   if (answer.tools != nullptr) {
     ASSIGN_OR_RETURN(tag,
-                     calls_tag(*answer.tools, tools, {.parallel = answer.parallel_tool_calls}));
+                     calls_tag(*answer.tools, tools,
+                               {.parallel = answer.parallel_tool_calls, .strict_level = level}));
   }
-  if (!tag)
+  if (!tag) {
+    if (!is_asked_for) return {};
     return unsupported("tools", "strict of a tool's function, with this model's format of calls,");
+  }
   StructuredOutputsParams grammar{.kind = StructuredOutputKind::kStructuralTag, .field = "tools"};
   grammar.texts = {*std::move(tag)};
   request.params.structured_outputs = std::move(grammar);
@@ -129,32 +135,40 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
   answer.reasoning = defaults.answers.reasoning;
   if (answer.reasoning && !answer.reasoning->switch_variable.empty()) {
     const std::optional<JsonFields> kwargs = fields.object("chat_template_kwargs");
-    const bool is_on = (kwargs ? kwargs->boolean(answer.reasoning->switch_variable) : std::nullopt)
-                           .value_or(!answer.reasoning->is_off_by_default);
+    const auto effort = fields.text("reasoning_effort");
+    const bool is_on =
+        (kwargs ? kwargs->boolean(answer.reasoning->switch_variable) : std::nullopt)
+            .value_or(effort ? *effort != "none" : !answer.reasoning->is_off_by_default);
     if (!is_on) answer.reasoning.reset();
   }
-  bool may_reason = false;
   std::string function;
   const ToolChoice choice = read_tool_choice(fields, function);
   if (!fields.result().ok()) return;
   if (choice == ToolChoice::kNone) {
     if (defaults.answers.exclude_tools_for_none) request.prompt.tools_json.clear();
+    if (defaults.answers.tools != nullptr) answer.tools = defaults.answers.tools->without_tools;
   } else {
     auto declarations = ToolDeclarations::parse(request.prompt.tools_json);
     if (!declarations.ok()) return fields.fail(declarations.error());
     answer.declarations = std::make_shared<const ToolDeclarations>(std::move(declarations).value());
     answer.tools = defaults.answers.tools;
   }
-  if (choice == ToolChoice::kRequired || choice == ToolChoice::kFunction) {
+  const bool is_forced = choice == ToolChoice::kRequired || choice == ToolChoice::kFunction;
+  if (is_forced) {
     if (const auto forced = force_calls(choice, function, request); !forced.ok())
       return fields.fail(forced.error());
-  } else if (choice == ToolChoice::kAuto && has_strict_tool(request.prompt.tools_json)) {
-    if (const auto held = hold_strict_calls(request); !held.ok()) return fields.fail(held.error());
-    may_reason = true;  // calls are held wherever they begin
   }
-  if (answer.reasoning && request.params.structured_outputs && !may_reason &&
-      !begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning))
+  if (answer.reasoning && request.params.structured_outputs &&
+      !begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning,
+                            /*is_text=*/!is_forced))
     answer.reasoning.reset();  // the grammar holds from the first token
+  // These may begin anywhere, the reasoning included.
+  if (choice == ToolChoice::kAuto) {
+    const auto held = hold_begun_calls(defaults.answers.strict_level, request);
+    if (!held.ok()) return fields.fail(held.error());
+  }
+  if (request.prompt.tools_json.find("\"strict\"") != std::string::npos)
+    request.prompt.tools_json = without_strict(request.prompt.tools_json);
   // Markers that are special tokens must be seen.
   if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||
       (answer.reasoning && answer.reasoning->has_special_tokens)) {

@@ -50,7 +50,8 @@ class CompletionGeneration final : public Generation {
     CompletionAnswer answer{.head = head(),
                             .choices = {},
                             .usage = usage(),
-                            .kv_transfer_params = kv_transfer_params()};
+                            .kv_transfer_params = kv_transfer_params(),
+                            .ec_transfer_params = ec_transfer_params()};
     for (Part& part : parts()) {
       std::vector<CompletionOutput>& outputs = part.pending.outputs;
       std::sort(outputs.begin(), outputs.end(),

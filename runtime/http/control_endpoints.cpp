@@ -121,11 +121,11 @@ Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, R
   return call;
 }
 
-/// Not an error: a client may reset all caches in turn.
-Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
-  sink.respond(json_response(
-      R"({"success":true,"message":"there is no multimodal cache: nothing was reset"})"));
-  return nullptr;
+Answer answer_reset_mm_cache(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches({.mm_cache = true},
+                            call->reply<CachesReset>([](const auto&) { return HttpResponse{}; }));
+  return call;
 }
 
 Answer answer_pause(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {

@@ -62,6 +62,37 @@ Result<void> check_own_fields(const nlohmann::ordered_json& given,
   return {};
 }
 
+namespace {
+
+bool is_of_a_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/// Where it is a whole word.
+void replace_name(std::string& text, const RenamedField& field) {
+  const auto& [from, to] = field;
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
+    const std::size_t end = at + from.size();
+    const bool is_word = (at == 0 || !is_of_a_name(text[at - 1])) &&
+                         (end == text.size() || !is_of_a_name(text[end]));
+    if (is_word) text.replace(at, from.size(), to);
+    at += is_word ? to.size() : 1;
+  }
+}
+
+}  // namespace
+
+Error with_own_names(Error error, std::span<const RenamedField> fields) {
+  for (const RenamedField& field : fields) replace_name(error.message, field);
+  error.param = own_name(std::move(error.param), fields);
+  return error;
+}
+
+std::string own_name(std::string chat_name, std::span<const RenamedField> fields) {
+  for (const RenamedField& field : fields) replace_name(chat_name, field);
+  return chat_name;
+}
+
 BodyShape shape_of_fields(std::span<const SameField> same, std::span<const OwnField> own,
                           const BodyShape& chat) {
   BodyShape shape;

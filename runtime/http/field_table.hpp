@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/result.hpp"
 #include "runtime/http/body_shape.hpp"
@@ -50,6 +52,12 @@ void copy_same_fields(const nlohmann::ordered_json& given, std::span<const SameF
 /// Errors: kInvalidArgument (a field is missing or of another type), which names it.
 [[nodiscard]] Result<void> check_own_fields(const nlohmann::ordered_json& given,
                                             std::span<const OwnField> fields);
+
+/// The chat API's name of a field, and that of the API whose request was rewritten.
+using RenamedField = std::pair<std::string_view, std::string_view>;
+/// An error of the chat API, with the names that the client has used.
+[[nodiscard]] Error with_own_names(Error error, std::span<const RenamedField> fields);
+[[nodiscard]] std::string own_name(std::string chat_name, std::span<const RenamedField> fields);
 
 /// `chat`: what the chat API reads.
 [[nodiscard]] BodyShape shape_of_fields(std::span<const SameField> same,

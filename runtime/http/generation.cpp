@@ -152,6 +152,8 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   }
   if (!output.kv_transfer_params.empty())
     kv_transfer_params_ = std::move(output.kv_transfer_params);
+  if (!output.ec_transfer_params.empty())
+    ec_transfer_params_ = std::move(output.ec_transfer_params);
   std::int64_t num_tokens = 0;
   if (!part->begun) {
     take_first(*part, output);

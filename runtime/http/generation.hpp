@@ -104,6 +104,9 @@ class Generation : public Exchange {
   [[nodiscard]] const std::string& kv_transfer_params() const noexcept {
     return kv_transfer_params_;
   }
+  [[nodiscard]] const std::string& ec_transfer_params() const noexcept {
+    return ec_transfer_params_;
+  }
   /// The usage of one sample, if the client wants it in every chunk.
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
   [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
@@ -126,6 +129,7 @@ class Generation : public Exchange {
   ServiceContext& context_;
   const ExchangeCount count_;
   std::string kv_transfer_params_;  // of the last prompt that brought some
+  std::string ec_transfer_params_;  // the same
   ResponseSink& sink_;
   const Dialect& dialect_;
   const AnswerHead head_;

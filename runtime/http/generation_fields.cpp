@@ -21,6 +21,10 @@ constexpr std::int64_t kBytesPerToken = 4;  ///< estimate for text that is not t
 constexpr float kMaxLogitBias = 100;
 constexpr double kMaxInt32 = kAnyInt32.max;
 
+/// kMinRepetitionPenalty, as errors show it.
+constexpr Interval kRepetitionPenalties = {0.01, kMaxRepetitionPenalty};
+static_assert(static_cast<float>(kRepetitionPenalties.min) == kMinRepetitionPenalty);
+
 struct FloatField {
   std::string_view name;
   float SamplingParams::*member;
@@ -29,9 +33,7 @@ struct FloatField {
 constexpr FloatField kFloatFields[] = {
     {"presence_penalty", &SamplingParams::presence_penalty, {-2, 2}},
     {"frequency_penalty", &SamplingParams::frequency_penalty, {-2, 2}},
-    {"repetition_penalty",
-     &SamplingParams::repetition_penalty,
-     {kMinRepetitionPenalty, kMaxRepetitionPenalty}},
+    {"repetition_penalty", &SamplingParams::repetition_penalty, kRepetitionPenalties},
     {"temperature", &SamplingParams::temperature, {0, 2}},
     {"top_p", &SamplingParams::top_p, {0, 1, true}},
     {"min_p", &SamplingParams::min_p, {0, 1}},
@@ -419,8 +421,7 @@ Result<SamplingDefaults> parse_sampling_defaults(std::string_view json,
   read_float("temperature", {0, 2}, defaults.temperature);
   read_float("top_p", {0, 1, true}, defaults.top_p);
   read_float("min_p", {0, 1}, defaults.min_p);
-  read_float("repetition_penalty", {kMinRepetitionPenalty, kMaxRepetitionPenalty},
-             defaults.repetition_penalty);
+  read_float("repetition_penalty", kRepetitionPenalties, defaults.repetition_penalty);
   read_integer("top_k", {-1, kMaxInt32}, defaults.top_k);
   read_integer("max_new_tokens", {1, kMaxInt32}, defaults.max_new_tokens);
   RETURN_IF_ERROR(fields.result());

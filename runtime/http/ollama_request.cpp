@@ -15,6 +15,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr RenamedField kOllamaNames[] = {
+    {"response_format", "format"},
+    {"reasoning_effort", "think"},
+    {"repetition_penalty", "repeat_penalty"},
+};
 constexpr std::array kOptions = {
     std::pair("temperature", "temperature"),
     std::pair("top_k", "top_k"),
@@ -176,7 +181,11 @@ Result<Json> chat_message(const Json& given, const std::string& where, std::size
 
 Result<ChatRequest> as_ollama(const Json& chat, const ServerDefaults& defaults,
                               const ChatApi& api) {
-  ASSIGN_OR_RETURN(ChatRequest request, parse_chat_request(chat.dump(), defaults));
+  Result<ChatRequest> parsed = parse_chat_request(chat.dump(), defaults);
+  if (!parsed.ok()) return with_own_names(parsed.error(), kOllamaNames);
+  ChatRequest request = std::move(parsed).value();
+  if (auto& structure = request.params.structured_outputs)
+    structure->field = own_name(std::move(structure->field), kOllamaNames);
   request.dialect = &kOllamaDialect;
   request.api = &api;
   return request;

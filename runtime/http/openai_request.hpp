@@ -54,6 +54,7 @@ struct AnswerDefaults {
   const ToolFormat* tools = nullptr;  ///< null: calls are text, unless they are forced
   std::optional<ReasoningFormat> reasoning;
   bool exclude_tools_for_none = false;  ///< tool_choice none hides the tools
+  ToolStrictLevel strict_level = ToolStrictLevel::kAuto;
 };
 
 /// Limits and defaults for requests.

@@ -58,10 +58,13 @@ void append_stop_reason(std::string& json, const StopReason& reason) {
 }
 
 /// Ends the object of an answer.
-void append_transfer_params(std::string& json, const std::string& kv_transfer_params) {
+void append_transfer_params(std::string& json, const std::string& kv_transfer_params,
+                            const std::string& ec_transfer_params) {
   json += ",\"kv_transfer_params\":";
   json += kv_transfer_params.empty() ? "null" : kv_transfer_params;
-  json += ",\"ec_transfer_params\":null,\"metrics\":null}";
+  json += ",\"ec_transfer_params\":";
+  json += ec_transfer_params.empty() ? "null" : ec_transfer_params;
+  json += ",\"metrics\":null}";
 }
 
 }  // namespace
@@ -320,7 +323,7 @@ std::string completion_json(const CompletionAnswer& answer, const ChoiceFormat& 
   });
   json += ",\"service_tier\":null,\"system_fingerprint\":null,";
   append_usage(json, answer.usage, true);
-  append_transfer_params(json, answer.kv_transfer_params);
+  append_transfer_params(json, answer.kv_transfer_params, answer.ec_transfer_params);
   return json;
 }
 
@@ -454,7 +457,7 @@ std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format) {
   append_tokens(json, answer.prompt_token_ids);
   json += ",\"prompt_text\":";
   append_optional_text(json, answer.prompt_text);
-  append_transfer_params(json, answer.kv_transfer_params);
+  append_transfer_params(json, answer.kv_transfer_params, answer.ec_transfer_params);
   return json;
 }
 

@@ -67,6 +67,7 @@ struct CompletionAnswer {
   std::vector<CompletionChoice> choices;
   Usage usage;
   std::string kv_transfer_params;  ///< a JSON object, or empty
+  std::string ec_transfer_params;  ///< the same
 };
 [[nodiscard]] std::string completion_json(const CompletionAnswer& answer,
                                           const ChoiceFormat& format);
@@ -103,6 +104,7 @@ struct ChatAnswer {
   std::vector<ChatChoice> choices;
   Usage usage;
   std::string kv_transfer_params;  ///< as in CompletionAnswer
+  std::string ec_transfer_params;  ///< the same
   const std::vector<TokenId>* prompt_token_ids = nullptr;
   const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
   const std::string* prompt_text = nullptr;

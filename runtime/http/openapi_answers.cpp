@@ -62,7 +62,7 @@ constexpr DescribedAnswer kDescribedAnswers[] = {
     {"POST", "/v1/unload_lora_adapter", "", kPlain},
     {"POST", "/reset_prefix_cache", "Success", "", "", "reset_running_requests,reset_external"},
     {"POST", "/reset_encoder_cache", ""},
-    {"POST", "/reset_mm_cache", "Success"},
+    {"POST", "/reset_mm_cache", ""},
     {"POST", "/pause", "StatusText", "", "", "mode,clear_cache,wait_for_inflight_requests"},
     {"POST", "/resume", "StatusText"},
     {"GET", "/is_paused", "IsPaused"},

@@ -14,6 +14,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr RenamedField kResponseNames[] = {
+    {"max_completion_tokens", "max_output_tokens"},
+    {"response_format", "text.format"},
+    {"reasoning_effort", "reasoning.effort"},
+    {"verbosity", "text.verbosity"},
+};
 /// Fields that mean the same in both APIs, or that only this server has.
 constexpr SameField kResponseSameFields[] = {
     {"model"},
@@ -418,10 +424,12 @@ Result<ChatRequest> chat_of(ResponsesRequest request, const std::string& previou
   };
   request.settings.conversation = join(previous, request.messages);
   const std::string messages = join(request.instructions, request.settings.conversation);
-  ASSIGN_OR_RETURN(
-      ChatRequest chat,
-      parse_chat_request("{" + join(request.chat_fields, "\"messages\":[" + messages) + "]}",
-                         defaults));
+  Result<ChatRequest> parsed = parse_chat_request(
+      "{" + join(request.chat_fields, "\"messages\":[" + messages) + "]}", defaults);
+  if (!parsed.ok()) return with_own_names(parsed.error(), kResponseNames);
+  ChatRequest chat = std::move(parsed).value();
+  if (auto& structure = chat.params.structured_outputs)
+    structure->field = own_name(std::move(structure->field), kResponseNames);
   chat.dialect = &kResponsesDialect;
   chat.api = &kResponses;
   chat.response = std::make_shared<const ResponseSettings>(std::move(request.settings));

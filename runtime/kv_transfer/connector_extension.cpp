@@ -20,6 +20,7 @@ class ConnectorExtension final : public StepExtension {
     return connector_->register_kv_caches(memory);
   }
   Result<void> before_forward(const SchedulerOutput& step) override {
+    connector_->start_step();
     if (!step.kv_connector_metadata.empty()) connector_->start_load_kv(step.kv_connector_metadata);
     return {};
   }
@@ -37,6 +38,7 @@ class ConnectorExtension final : public StepExtension {
     append_all(output.kv_connector.endpoints, finished.endpoints);
   }
   bool has_layer_hooks() const noexcept override { return connector_->has_layer_hooks(); }
+  KvBlend* kv_blend() noexcept override { return connector_->kv_blend(); }
 
  private:
   std::unique_ptr<KVConnectorWorker> connector_;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "runtime/kv_transfer/blend_connector.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
 #include "runtime/kv_transfer/lmcache_connector.hpp"
 
@@ -15,6 +16,7 @@ constexpr std::array kKinds = {
     KVConnectorKind{"ExampleConnector", make_example_connector, make_example_connector_worker},
     KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker},
     KVConnectorKind{"MultiConnector", make_multi_connector, make_multi_connector_worker},
+    KVConnectorKind{kBlendConnector, make_blend_connector, make_blend_connector_worker},
     KVConnectorKind{"DecodeBenchConnector", make_decode_bench_connector,
                     make_decode_bench_connector_worker},
 };

@@ -2,6 +2,7 @@
 // KV connectors by name: those of this program, and those of shared objects.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ struct KVConnectorContext {
   ParallelConfig parallel;
   KVCacheConfig cache;
   KVCacheSettings settings;  ///< of the KVCacheManager: how blocks are hashed
+  /// The tokens of a text, without those that stand around a prompt. Errors: the tokenizer's.
+  std::function<Result<std::vector<TokenId>>(const std::string&)> encode = nullptr;
 };
 
 /// A connector's two sides. Errors: kInvalidArgument naming the key of kv_connector_extra_config,
@@ -46,7 +49,7 @@ struct KVConnectorKind {
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 3;
+inline constexpr std::uint32_t kKVConnectorInterface = 4;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

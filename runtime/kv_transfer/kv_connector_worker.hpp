@@ -14,6 +14,7 @@ namespace troupe {
 
 /// Called by one ModelRunner, on its thread, in each step in this order:
 ///
+///   start_step
 ///   start_load_kv, if there is metadata
 ///   wait_for_layer_load and save_kv_layer of each of the rank's layers, if has_layer_hooks()
 ///   wait_for_save, get_finished: when the step has not failed
@@ -25,9 +26,14 @@ class KVConnectorWorker {
   /// Where the blocks lie. Called again when there is a new cache: of an earlier one nothing is
   /// loaded, saved or reported any more.
   virtual Result<void> register_kv_caches(const KVCacheMemory& memory) = 0;
+  /// Of what an earlier step has left undone, as it has failed, nothing is done.
+  virtual void start_step() {}
   /// What the Scheduler's side says. Loads may go on after the step, if they are asynchronous ones.
   virtual void start_load_kv(const std::string& metadata) = 0;
   [[nodiscard]] virtual bool has_layer_hooks() const noexcept { return false; }
+  /// Not null: in steps with tokens it exchanges keys and values with the layers, between the two
+  /// functions around it.
+  [[nodiscard]] virtual KvBlend* kv_blend() noexcept { return nullptr; }
   /// The layer is about to read its keys and values.
   virtual void wait_for_layer_load(std::int32_t) {}
   /// The layer's keys and values of the step's tokens are in the cache.

@@ -88,6 +88,7 @@ Result<std::string> model_identity(const WorkerOptions& options, const ModelLoad
        << loaded.dtype << '\n'
        << options.quantization << '\n'
        << options.speculative.draft_quantization << '\n'
+       << static_cast<int>(options.speculative.draft_head) << '\n'
        << options.kv_cache_dtype << '\n'
        << loaded.device << '\n'
        << loaded.cpu_isa << '\n'

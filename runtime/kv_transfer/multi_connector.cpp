@@ -6,6 +6,7 @@
 
 #include "messages/wire.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
 
 namespace troupe {
@@ -33,6 +34,11 @@ Result<std::vector<ConnectorConfig>> read_connectors(const ConnectorConfig& conf
   std::vector<ConnectorConfig> connectors;
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(ConnectorConfig one, parse_connector_config(ConnectorKind::kKV, text));
+    if (one.connector == kBlendConnector)
+      return Error{ErrorCode::kUnsupported,
+                   "kv-transfer-config: BlendConnector cannot be one of several connectors: the "
+                   "others would keep blocks that are not exact",
+                   "kv-transfer-config"};
     if (one.engine_id.empty()) one.engine_id = config.engine_id;
     connectors.push_back(std::move(one));
   }

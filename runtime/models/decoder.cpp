@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -98,12 +99,21 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
 }
 
 void DecoderLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const {
+  mixers_.front().norm.add_and_apply(step, x, residual, normed);
+  forward(step, normed, residual, x, normed);
+}
+
+void DecoderLayer::forward(const LayerStep& step, ConstMatrix input, Matrix residual, Matrix x,
+                           Matrix normed) const {
   const std::int64_t num_queries = step.num_queries();
+  x = first_rows(x, num_queries);
   bool is_first = true;
   for (const NormedMixer& part : mixers_) {
-    part.norm.add_and_apply(step, x, residual, normed);
-    x = first_rows(x, num_queries);
-    part.mixer->forward(step, normed, x);
+    if (!is_first) {
+      part.norm.add_and_apply(step, x, residual, normed);
+      input = normed;
+    }
+    part.mixer->forward(step, input, x);
     if (num_queries == 0) return;
     if (std::exchange(is_first, false)) {
       residual = keep_queries(step, residual);
@@ -127,6 +137,16 @@ MixerMemory DecoderLayer::memory(Device& device, const MixerLimits& limits) cons
 void DecoderLayer::add_cache_specs(std::int32_t block_size, DType dtype,
                                    std::vector<LayerCacheSpec>& specs) const {
   for (const NormedMixer& part : mixers_) part.mixer->add_cache_specs(block_size, dtype, specs);
+}
+
+std::string_view DecoderLayer::blend_obstacle() const {
+  for (const NormedMixer& part : mixers_) {
+    std::vector<LayerCacheSpec> specs;
+    part.mixer->add_cache_specs(1, DType::kF32, specs);
+    if (!specs.empty() && !part.mixer->blend_obstacle().empty())
+      return part.mixer->blend_obstacle();
+  }
+  return {};
 }
 
 DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
@@ -168,6 +188,25 @@ std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size
   return specs;
 }
 
+Result<void> DecoderModel::check_blend() const {
+  if (!kept_layers_.empty())
+    return Error{
+        ErrorCode::kUnsupported,
+        "a draft head needs the hidden states of all tokens, and blended prompts have none "
+        "of those that are taken from pieces",
+        "kv-transfer-config"};
+  auto number = stage_layers(config_.num_layers, parallel_).begin;
+  for (const DecoderLayer& layer : layers_) {
+    if (const std::string_view obstacle = layer.blend_obstacle(); !obstacle.empty())
+      return Error{
+          ErrorCode::kUnsupported,
+          "layer " + std::to_string(number) + " cannot be blended: " + std::string(obstacle),
+          "kv-transfer-config"};
+    ++number;
+  }
+  return {};
+}
+
 Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   const std::int64_t num_tokens = limits.max_num_tokens;
   std::int64_t scratch_bytes = 0;
@@ -193,6 +232,13 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
     scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
     workspace_bytes = std::max(workspace_bytes, memory.workspace_bytes);
   }
+  if (!kept_layers_.empty()) {
+    const auto num_kept = static_cast<std::int64_t>(kept_layers_.size());
+    const std::int64_t kept_bytes =
+        Scratch::padded_bytes(num_tokens, num_kept * config_.hidden_size);
+    ASSIGN_OR_RETURN(kept_inputs_, device_.allocate(static_cast<std::size_t>(kept_bytes),
+                                                    "inputs of layers for the draft head"));
+  }
   constexpr std::int64_t kNumStreams = 3;  // residual, x, normed
   const std::int64_t num_bytes =
       scratch_bytes + kNumStreams * Scratch::padded_bytes(num_tokens, config_.hidden_size);
@@ -201,16 +247,40 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   return device_.reserve_workspace(workspace_bytes);
 }
 
+Result<void> DecoderModel::keep_layer_inputs(std::vector<std::int32_t> layers) {
+  kept_layers_ = std::move(layers);
+  return {};
+}
+
+void DecoderModel::keep_inputs(const LayerStep& step, std::int32_t number, Matrix residual,
+                               Matrix x) {
+  const auto kept = std::ranges::find(kept_layers_, number);
+  if (kept == kept_layers_.end()) return;
+  const std::int64_t first_col = (kept - kept_layers_.begin()) * config_.hidden_size;
+  const Matrix out(step_inputs_.data + first_col, x.num_rows, config_.hidden_size,
+                   step_inputs_.row_stride);
+  // The layer then adds zeros to the sum, with the same bits.
+  RmsNorm().add_and_apply(step, x, residual, out);
+  device_.fill_zero(x.data, writable_bytes_of(x).size());
+}
+
+void DecoderModel::embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                                Matrix out) {
+  embed_rows(batch, device_batch, 1, out);
+}
+
+void DecoderModel::embed_rows(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                              float scale, Matrix out) {
+  if (is_block_type(embedding_.stored->type)) return embed_blocks(batch.token_ids, scale, out);
+  device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
+                                                        config_.vocab_size, config_.hidden_size},
+                                              .ids = device_batch.token_ids.data(),
+                                              .scale = scale,
+                                              .out = out});
+}
+
 void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out) {
-  const TensorView& stored = *embedding_.stored;
-  if (is_block_type(stored.type))
-    embed_blocks(batch.token_ids, out);
-  else
-    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
-                                                          config_.vocab_size, config_.hidden_size},
-                                                .ids = device_batch.token_ids.data(),
-                                                .scale = options_.embedding_scale,
-                                                .out = out});
+  embed_rows(batch, device_batch, options_.embedding_scale, out);
   if (has_adapters_)
     adapter_batch_.add_embeddings(batch.token_ids, adapted_embedding_.target,
                                   options_.embedding_scale, out);
@@ -224,7 +294,7 @@ void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_b
                            .out = out});
 }
 
-void DecoderModel::embed_blocks(std::span<const TokenId> ids, Matrix out) {
+void DecoderModel::embed_blocks(std::span<const TokenId> ids, float scale, Matrix out) {
   Matrix rows = out;
   if (!device_.is_host()) {
     embedded_.resize(static_cast<std::size_t>(out.num_rows * out.num_cols));
@@ -234,55 +304,128 @@ void DecoderModel::embed_blocks(std::span<const TokenId> ids, Matrix out) {
     float* row = rows.row(token);
     widen_row(*embedding_.stored, ids[static_cast<std::size_t>(token)], 0, config_.hidden_size,
               row);
-    for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= options_.embedding_scale;
+    for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= scale;
   });
-  if (!device_.is_host())
-    device_.copy_to_device(out.data, rows.data, writable_bytes_of(rows).size());
+  if (device_.is_host()) return;
+  for (std::int64_t row = 0; row < rows.num_rows; ++row)
+    device_.copy_to_device(out.row(row), rows.row(row),
+                           static_cast<std::size_t>(rows.num_cols) * sizeof(float));
+}
+
+const ForwardBatch& DecoderModel::select_tokens(const DecoderLayer& layer, std::int32_t number,
+                                                const LayerStep& step, const ForwardBatch& whole,
+                                                const Stream& stream) {
+  LayerStep keys_alone = step;
+  no_queries_.assign(step.query_start_loc.size(), 0);
+  keys_alone.query_start_loc = no_queries_;
+  layer.forward(keys_alone, stream.residual, stream.x, stream.normed);
+  const std::span<const std::int32_t> selected = step.blend->select(number, step.peers);
+  const ForwardBatch& narrowed = narrowed_.narrow(whole, selected, current_);
+  current_.assign(selected.begin(), selected.end());
+  return narrowed;
+}
+
+const ForwardBatch& DecoderModel::receive_selection(const ForwardBatch& whole,
+                                                    Communicator& peers) {
+  const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
+  std::int32_t count = 0;
+  // Without it the step has failed, and nothing counts.
+  if (!peers.recv(std::as_writable_bytes(std::span(&count, 1)), previous) || count == 0)
+    return whole;
+  current_.resize(static_cast<std::size_t>(count));
+  if (!peers.recv(std::as_writable_bytes(std::span(current_)), previous)) {
+    current_.clear();
+    return whole;
+  }
+  whole.kv_blend->follow(current_);
+  return narrowed_.narrow(whole, current_, {});
+}
+
+void DecoderModel::send_selection(Communicator& peers, std::int32_t to) const {
+  const auto count = static_cast<std::int32_t>(current_.size());  // 0: all tokens go on
+  peers.send(std::as_bytes(std::span(&count, 1)), to);
+  if (count > 0) peers.send(std::as_bytes(std::span(current_)), to);
 }
 
 void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
                            Communicator* peers, Matrix hidden) {
   Scratch scratch(activations_.bytes());
-  const Matrix residual = scratch.take(batch.num_tokens(), config_.hidden_size);
-  const Matrix x = scratch.take(batch.num_tokens(), config_.hidden_size);
-  const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
-  const ForwardBatch* const device_batch = device_batch_.put(batch);
-  if (device_batch == nullptr) return;
-  LayerStep step = LayerStep::of(device_, batch, *device_batch, caches, peers, scratch);
-  step.adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc, batch.output_start_loc);
-  has_adapters_ = step.adapters != nullptr;
-  step_outputs_ = hidden.data;
+  Stream stream{.residual = scratch.take(batch.num_tokens(), config_.hidden_size),
+                .x = scratch.take(batch.num_tokens(), config_.hidden_size),
+                .normed = scratch.take(batch.num_tokens(), config_.hidden_size)};
+  KvBlend* const blend =
+      batch.kv_blend != nullptr && batch.kv_blend->is_active() ? batch.kv_blend : nullptr;
+  const ForwardBatch* current = &batch;
+  const ForwardBatch* on_device = nullptr;
+  std::optional<LayerStep> step;
+  const auto start = [&](const ForwardBatch& next) {
+    current = &next;
+    on_device = device_batch_.put(next);
+    if (on_device == nullptr) return false;
+    step.emplace(LayerStep::of(device_, next, *on_device, caches, peers, scratch));
+    step->adapters = adapter_batch_.put(next.adapters, next.query_start_loc, next.output_start_loc);
+    step->blend = blend;
+    for (Matrix* const rows : {&stream.residual, &stream.x, &stream.normed})
+      *rows = first_rows(*rows, next.num_tokens());
+    return true;
+  };
+  step_outputs_ = hidden;
+  const auto num_kept = static_cast<std::int64_t>(kept_layers_.size());
+  step_inputs_ = {reinterpret_cast<float*>(kept_inputs_.data()), batch.num_tokens(),
+                  num_kept * config_.hidden_size};
+  current_.clear();
+  if (blend != nullptr) blend->begin(batch);
 
   if (parallel_.is_first_stage()) {
+    if (!start(batch)) return;
+    has_adapters_ = step->adapters != nullptr;
     // The stream starts at zero, and the embedding is the first thing that is added to it.
-    device_.fill_zero(residual.data, writable_bytes_of(residual).size());
-    embed(batch, *device_batch, x);
+    device_.fill_zero(stream.residual.data, writable_bytes_of(stream.residual).size());
+    embed(batch, *on_device, stream.x);
   } else {
     const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
-    peers->recv(writable_bytes_of(residual), previous);
-    peers->recv(writable_bytes_of(x), previous);
+    if (!start(blend == nullptr ? batch : receive_selection(batch, *peers))) return;
+    has_adapters_ = step->adapters != nullptr;
+    peers->recv(writable_bytes_of(stream.residual), previous);
+    peers->recv(writable_bytes_of(stream.x), previous);
   }
   auto number = static_cast<std::int32_t>(stage_layers(config_.num_layers, parallel_).begin);
   for (const DecoderLayer& layer : layers_) {
+    if (blend != nullptr && blend->selects_at(number)) {
+      const Matrix all = stream.residual;
+      if (!start(select_tokens(layer, number, *step, batch, stream))) return;
+      // What was to be added has been.
+      device_.fill_zero(stream.x.data, writable_bytes_of(stream.x).size());
+      const auto& kept = on_device->input_embeddings;
+      device_.ops().copy_rows(device_.context(), {.x = all,
+                                                  .from = kept.rows.data(),
+                                                  .to = kept.tokens.data(),
+                                                  .count = current->num_tokens(),
+                                                  .out = stream.normed});
+      device_.copy(stream.residual.data, stream.normed.data,
+                   writable_bytes_of(stream.residual).size());
+    }
     if (parallel_.is_last_stage() && &layer == &layers_.back()) {
-      step.query_start_loc = batch.output_start_loc;
-      step.device_query_start_loc = device_batch->output_start_loc.data();
+      step->query_start_loc = current->output_start_loc;
+      step->device_query_start_loc = on_device->output_start_loc.data();
     }
     for (LayerHook* const hook : batch.layer_hooks) hook->before_layer(number);
-    layer.forward(step, residual, x, normed);
+    keep_inputs(*step, number, stream.residual, stream.x);
+    layer.forward(*step, stream.residual, stream.x, stream.normed);
     for (LayerHook* const hook : batch.layer_hooks) hook->after_layer(number);
     ++number;
   }
   if (parallel_.is_last_stage()) {
     const std::int64_t num_outputs = batch.num_outputs();
     if (num_outputs == 0) return;
-    return final_norm_.add_and_apply(step, first_rows(x, num_outputs),
-                                     first_rows(residual, num_outputs), hidden);
+    return final_norm_.add_and_apply(*step, first_rows(stream.x, num_outputs),
+                                     first_rows(stream.residual, num_outputs), hidden);
   }
   // The sum is left to the next stage's first norm, as if that were on this rank.
   const std::int32_t next = parallel_.rank + parallel_.tensor_parallel_size;
-  peers->send(writable_bytes_of(residual), next);
-  peers->send(writable_bytes_of(x), next);
+  if (blend != nullptr) send_selection(*peers, next);
+  peers->send(writable_bytes_of(stream.residual), next);
+  peers->send(writable_bytes_of(stream.x), next);
 }
 
 std::int64_t DecoderModel::max_item_rows() const noexcept {
@@ -305,8 +448,11 @@ void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Mat
 
 void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {
   head_.apply(device_.ops(), device_.context(), hidden, out);
-  if (!has_adapters_) return;
-  const std::int64_t first = (hidden.data - step_outputs_) / hidden.row_stride;
+  const float* const outputs_end = step_outputs_.row(step_outputs_.num_rows);
+  if (!has_adapters_ || std::less<>()(hidden.data, step_outputs_.data) ||
+      !std::less<>()(hidden.data, outputs_end))
+    return;
+  const std::int64_t first = (hidden.data - step_outputs_.data) / hidden.row_stride;
   const StepAdapters* const adapters = adapter_batch_.put_outputs(
       static_cast<std::int32_t>(first), static_cast<std::int32_t>(hidden.num_rows));
   if (adapters == nullptr) return;

@@ -14,6 +14,7 @@
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/models/narrowed_batch.hpp"
 
 namespace troupe {
 
@@ -37,11 +38,17 @@ class DecoderLayer {
   /// residual += x; x = what this layer adds; `normed` is scratch: all [num_tokens, hidden_size].
   /// The first num_queries rows of residual and x are then those of the step's queries.
   void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const;
+  /// The same of a layer whose first mixer takes `input`, and no norm: nothing is added to residual
+  /// before that.
+  void forward(const LayerStep& step, ConstMatrix input, Matrix residual, Matrix x,
+               Matrix normed) const;
   /// The most that any of its mixers takes.
   [[nodiscard]] MixerMemory memory(Device& device, const MixerLimits& limits) const noexcept;
   /// Appends what its mixers need of the KV cache.
   void add_cache_specs(std::int32_t block_size, DType dtype,
                        std::vector<LayerCacheSpec>& specs) const;
+  /// Of its mixers that have a cache.
+  [[nodiscard]] std::string_view blend_obstacle() const;
 
  private:
   std::vector<NormedMixer> mixers_;
@@ -106,12 +113,31 @@ class DecoderModel final : public Model {
   [[nodiscard]] const AdapterTargets* adapter_targets() const noexcept override {
     return &adapter_targets_;
   }
+  Result<void> keep_layer_inputs(std::vector<std::int32_t> layers) override;
+  [[nodiscard]] ConstMatrix kept_layer_inputs() const override { return step_inputs_; }
+  void embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                    Matrix out) override;
+  [[nodiscard]] Result<void> check_blend() const override;
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  /// The residual stream of the current tokens: what is to be summed, and scratch.
+  struct Stream {
+    Matrix residual;
+    Matrix x;
+    Matrix normed;
+  };
+  /// The layer's keys and values of all current tokens are in the cache: those tokens go on that
+  /// the step's KvBlend selects. Adds x to the residual. The batch of those tokens.
+  const ForwardBatch& select_tokens(const DecoderLayer& layer, std::int32_t number,
+                                    const LayerStep& step, const ForwardBatch& whole,
+                                    const Stream& stream);
+  /// What is left of the batch on the stage before.
+  const ForwardBatch& receive_selection(const ForwardBatch& whole, Communicator& peers);
+  void send_selection(Communicator& peers, std::int32_t to) const;
   /// What this rank's rows of the head give for `hidden`; where these are outputs of the last
   /// batch, with their adapters.
   void apply_head(ConstMatrix hidden, Matrix out);
@@ -120,8 +146,14 @@ class DecoderModel final : public Model {
   /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; device_batch
   /// is `batch` with addresses that kernels read.
   void embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out);
+  /// Rows of the table times `scale`.
+  void embed_rows(const ForwardBatch& batch, const ForwardBatch& device_batch, float scale,
+                  Matrix out);
   /// The same of a table in blocks of GGUF, which the host widens.
-  void embed_blocks(std::span<const TokenId> ids, Matrix out);
+  void embed_blocks(std::span<const TokenId> ids, float scale, Matrix out);
+  /// Keeps what goes into layer `number`, residual + x, where that is asked for.
+  void keep_inputs(const LayerStep& step, std::int32_t number, Matrix residual, Matrix x);
+
   ModelConfig config_;
   Device& device_;
   ParallelConfig parallel_;
@@ -136,11 +168,17 @@ class DecoderModel final : public Model {
   AdaptedMatrix adapted_head_;
   AdapterTargets adapter_targets_;
   std::int64_t weight_bytes_ = 0;
+  std::vector<std::int32_t> kept_layers_;  ///< whose inputs are kept
+  DeviceMemory kept_inputs_;
   DeviceMemory activations_;
   DeviceBatch device_batch_;
   AdapterBatch adapter_batch_;
-  bool has_adapters_ = false;            ///< the last batch had
-  const float* step_outputs_ = nullptr;  ///< of the last batch
+  NarrowedBatch narrowed_;
+  std::vector<std::int32_t> current_;     ///< tokens of narrowed_; empty: no batch of it counts
+  std::vector<std::int32_t> no_queries_;  ///< zeros
+  bool has_adapters_ = false;             ///< the last batch had
+  ConstMatrix step_outputs_;              ///< of the last batch
+  Matrix step_inputs_;                    ///< likewise, in kept_inputs_
 };
 
 }  // namespace troupe

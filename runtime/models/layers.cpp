@@ -212,6 +212,10 @@ AdaptedMatrix adapt_row_parallel(WeightLoader& loader, const std::string& name,
           .is_row_parallel = true};
 }
 
+std::int64_t input_size_of(const AttentionOptions& options) {
+  return options.input_size != 0 ? options.input_size : options.hidden_size;
+}
+
 AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig& parallel) {
   options.num_heads /= parallel.tensor_parallel_size;
   options.num_kv_heads = kv_heads_of_rank(options.num_kv_heads, parallel).count;
@@ -222,11 +226,12 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 
 Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
-      qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
+      qkv_proj_(loader, qkv_parts(loader, name, options), input_size_of(options), options.qkv_bias),
       o_proj_(loader, named(name, options.names.output), options.hidden_size,
               options.num_heads * options.head_dim, options.output_bias, options.canonical_shards) {
-  adapted_qkv_.target = loader.add_adapter_target(qkv_parts(loader, name, options),
-                                                  options.hidden_size, {0, options.hidden_size});
+  const std::int64_t input_size = input_size_of(options);
+  adapted_qkv_.target =
+      loader.add_adapter_target(qkv_parts(loader, name, options), input_size, {0, input_size});
   adapted_o_ = adapt_row_parallel(loader, named(name, options.names.output), options.hidden_size,
                                   options.num_heads * options.head_dim, options.canonical_shards);
   projected_q_ = {.size = q_size()};
@@ -296,6 +301,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   prepared.positions = batch.positions.data();
   prepared.norms_rotated = options_.norms_rotated;
   if (options_.q_scales != nullptr) prepared.q_scales = options_.q_scales->data();
+  if (step.blend != nullptr) exchange_kv(step, prepared);
   step.ops.rope_and_write_kv(step.context, prepared);
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {q.data, num_tokens, q_size(), row_size}).num_rows;
@@ -322,6 +328,29 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   o_proj_.apply(step, attended, out);
   if (step.adapters != nullptr)
     add_adapters(step, step.adapter_queries(), adapted_o_, attended, out);
+}
+
+void Attention::exchange_kv(const LayerStep& step, const RopeAndWriteKvArgs& own) const {
+  const auto layer = static_cast<std::int32_t>(options_.layer);
+  const KvBlend::Rows* const rows =
+      step.blend->put(layer, options_.num_kv_heads, options_.head_dim);
+  if (rows != nullptr) {
+    RopeAndWriteKvArgs others = own;
+    others.q = Heads(nullptr, rows->k.num_tokens, 0, options_.head_dim, 0);
+    others.k = rows->k;
+    others.v = rows->v;
+    others.positions = rows->positions;
+    others.slots = rows->slots;
+    step.ops.rope_and_write_kv(step.context, others);
+  }
+  step.blend->take(layer, own.k, own.v, options_.qk_norm);
+}
+
+std::string_view Attention::blend_obstacle() const noexcept {
+  if (options_.sliding_window > 0) return "it attends within a sliding window";
+  if (options_.local_chunk > 0) return "it attends within chunks";
+  if (options_.rope == nullptr) return "it has no rotary embedding";
+  return {};
 }
 
 std::optional<LayerCacheSpec> Attention::cache_spec(std::int32_t block_size, DType dtype) const {

@@ -80,6 +80,7 @@ struct LayerStep {
   Communicator* peers;  ///< null: this rank has the whole model
   Scratch scratch;
   const StepAdapters* adapters = nullptr;  ///< null: no sequence has one
+  KvBlend* blend = nullptr;                ///< null: the cache holds what the step computes
 
   /// All tokens of a batch, without adapters. Pre: `device_batch` is the same batch on the device.
   [[nodiscard]] static LayerStep of(Device& device, const ForwardBatch& batch,
@@ -236,6 +237,10 @@ class Mixer {
     static_cast<void>(block_size), static_cast<void>(dtype);
     return std::nullopt;
   }
+  /// What keeps KvBlend from this mixer; empty: nothing.
+  [[nodiscard]] virtual std::string_view blend_obstacle() const noexcept {
+    return "its attention is not a plain one";
+  }
   /// Appends that; of one that is made of several, what each of these needs.
   virtual void add_cache_specs(std::int32_t block_size, DType dtype,
                                std::vector<LayerCacheSpec>& specs) const {
@@ -255,6 +260,7 @@ struct AttentionNames {
 struct AttentionOptions {
   std::size_t layer = 0;  ///< LayerCacheSpec::layer
   std::int64_t hidden_size = 0;
+  std::int64_t input_size = 0;  ///< 0: hidden_size
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
@@ -283,15 +289,18 @@ class Attention final : public Mixer {
  public:
   /// The options are those of the whole layer.
   Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options);
-  /// x: [num_tokens, hidden_size], out: [num_queries, hidden_size]. Without queries, K and V are
+  /// x: [num_tokens, input_size], out: [num_queries, hidden_size]. Without queries, K and V are
   /// written and that is all.
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
   [[nodiscard]] MixerMemory memory(Device& device,
                                    const MixerLimits& limits) const noexcept override;
   [[nodiscard]] std::optional<LayerCacheSpec> cache_spec(std::int32_t block_size,
                                                          DType dtype) const override;
+  [[nodiscard]] std::string_view blend_obstacle() const noexcept override;
 
  private:
+  /// Hands on K and V of the step's tokens, and writes those of tokens that it does not compute.
+  void exchange_kv(const LayerStep& step, const RopeAndWriteKvArgs& own) const;
   [[nodiscard]] std::int64_t q_size() const noexcept;
   [[nodiscard]] std::int64_t kv_size() const noexcept;
 

@@ -40,7 +40,8 @@ WeightFormat weight_format(DType dtype) {
 std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::path& model,
                                                        Device& device,
                                                        const ModelLoadOptions& options,
-                                                       const WeightFormat& format) {
+                                                       const WeightFormat& format,
+                                                       std::string_view part) {
   if (options.packed_weights_dir.empty()) return nullptr;
   std::string choices = "layout " + std::string(device.ops().name);
   add_choice(choices, "mode", format.mode);
@@ -51,6 +52,7 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
   add_choice(choices, "rank", options.parallel.rank);
   add_choice(choices, "expert_parallel", options.parallel.expert_parallel);
+  if (!part.empty()) choices += " part " + std::string(part);
   auto file = PackedWeightsFile::open(options.packed_weights_dir, model, options.mmproj, choices,
                                       device.pool());
   if (!file.ok()) {
@@ -79,11 +81,9 @@ Result<void> limit_model_len(const ModelLoadOptions& options, ModelConfig& confi
 /// Opens the files, and says in which type they are computed with. Loaded: LoadedModel or
 /// LoadedTower, whose config has been read.
 template <class Loaded>
-Result<void> open_checkpoint(const std::filesystem::path& folder,
-                             const RegisteredArchitecture& architecture,
+Result<void> open_checkpoint(const std::filesystem::path& folder, const GgufArchitecture* gguf,
                              const ModelLoadOptions& options, Loaded& loaded) {
-  ASSIGN_OR_RETURN(Checkpoint checkpoint,
-                   Checkpoint::open(folder, architecture.gguf, options.mmproj));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder, gguf, options.mmproj));
   loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
   loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
   if (options.dtype == "auto") return {};
@@ -137,9 +137,21 @@ Result<void> LoadedModel::check_files() const {
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
                                const ModelLoadOptions& options,
                                const LoadProgressCallback& progress) {
+  ASSIGN_OR_RETURN(ModelConfig config, load_model_config(folder, options.mmproj));
+  RETURN_IF_ERROR(limit_model_len(options, config));
+  const RegisteredArchitecture* architecture = find_architecture(config.architecture);
+  CHECK(architecture != nullptr, config.architecture);
+  return load_configured_model(folder, std::move(config),
+                               {.make = architecture->make, .gguf = architecture->gguf}, device,
+                               options, progress);
+}
+
+Result<LoadedModel> load_configured_model(const std::filesystem::path& folder, ModelConfig config,
+                                          const ModelMaker& maker, Device& device,
+                                          const ModelLoadOptions& options,
+                                          const LoadProgressCallback& progress) {
   LoadedModel loaded;
-  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder, options.mmproj));
-  RETURN_IF_ERROR(limit_model_len(options, loaded.config));
+  loaded.config = std::move(config);
   for (const RopeConfig* rope : {&loaded.config.rope, &loaded.config.sliding_rope})
     RETURN_IF_ERROR(
         RotaryEmbedding::check_size(*rope, loaded.config.head_dim, loaded.config.max_model_len));
@@ -147,16 +159,13 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   ASSIGN_OR_RETURN(const QuantizedType quantized,
                    choose_quantization(options.quantization, loaded.config.quantization.method,
                                        is_gguf(folder)));
-  const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
-  CHECK(architecture != nullptr, loaded.config.architecture);
-
-  RETURN_IF_ERROR(open_checkpoint(folder, *architecture, options, loaded));
+  RETURN_IF_ERROR(open_checkpoint(folder, maker.gguf, options, loaded));
   WeightFormat format = weight_format(loaded.dtype);
   format.quantized = quantized;
-  loaded.packed_weights = open_packed_weights(folder, device, options, format);
+  loaded.packed_weights = open_packed_weights(folder, device, options, format, maker.part);
   WeightLoader loader(*loaded.checkpoint, device, format, loaded.config.quantization,
                       options.parallel, progress, loaded.packed_weights.get());
-  loaded.model = architecture->make(loaded.config, device, loader);
+  loaded.model = maker.make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;
 }
@@ -167,7 +176,7 @@ Result<LoadedTower> load_tower(const std::filesystem::path& folder, Device& devi
   ASSIGN_OR_RETURN(loaded.config, load_model_config(folder, options.mmproj));
   const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
   CHECK(architecture != nullptr, loaded.config.architecture);
-  RETURN_IF_ERROR(open_checkpoint(folder, *architecture, options, loaded));
+  RETURN_IF_ERROR(open_checkpoint(folder, architecture->gguf, options, loaded));
   WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype),
                       loaded.config.quantization, {}, {});
   if (architecture->load_tower != nullptr)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -74,6 +75,20 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
                                const ModelLoadOptions& options,
                                const LoadProgressCallback& progress);
+
+/// How load_configured_model makes a model of its configuration.
+struct ModelMaker {
+  std::function<std::unique_ptr<Model>(const ModelConfig& config, Device& device,
+                                       WeightLoader& loader)>
+      make;
+  const GgufArchitecture* gguf = nullptr;  ///< see RegisteredArchitecture
+  std::string_view part;  ///< of the checkpoint that it loads: its name; empty: all
+};
+/// The same with a configuration that has been read.
+Result<LoadedModel> load_configured_model(const std::filesystem::path& folder, ModelConfig config,
+                                          const ModelMaker& maker, Device& device,
+                                          const ModelLoadOptions& options,
+                                          const LoadProgressCallback& progress);
 
 /// Loads the encoder of the model in `folder` alone; errors as there, and kUnsupported, it has
 /// none.

@@ -6,6 +6,12 @@
 
 namespace troupe {
 
+Result<void> Model::check_blend() const {
+  return Error{ErrorCode::kUnsupported,
+               "blending needs a decoder whose layers have full attention with rotary embedding",
+               "kv-transfer-config"};
+}
+
 Result<void> Model::check_item(const EncoderItem& item) const {
   return Error{ErrorCode::kUnsupported, std::string("the model has no encoder, it cannot take ") +
                                             std::string(item.modality) + " inputs"};
@@ -13,6 +19,16 @@ Result<void> Model::check_item(const EncoderItem& item) const {
 
 void Model::encode_slice(const EncoderItem&, std::int64_t, Matrix) {
   CHECK(false);  // check_item() takes no item
+}
+
+Result<void> Model::keep_layer_inputs(std::vector<std::int32_t>) {
+  return Error{ErrorCode::kUnsupported, "the model does not give the inputs of its layers"};
+}
+
+ConstMatrix Model::kept_layer_inputs() const { return {}; }
+
+void Model::embed_tokens(const ForwardBatch& batch, const ForwardBatch&, Matrix) {
+  CHECK(false, batch.num_tokens());  // of decoders only
 }
 
 std::vector<float> Model::pool(PoolingType type, ConstMatrix hidden) const {

@@ -16,6 +16,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/adapter.hpp"
 #include "runtime/models/communicator.hpp"
+#include "runtime/models/kv_blend.hpp"
 #include "runtime/models/layer_hook.hpp"
 
 namespace troupe {
@@ -77,6 +78,7 @@ struct ForwardBatch {
   std::span<const std::int32_t> adapter_ids;     ///< [num_seqs]: of each its adapter; 0: none
   std::span<const Adapter* const> adapters;      ///< the same, null for none; empty: all have none
   std::span<LayerHook* const> layer_hooks;       ///< called around each layer; usually none
+  KvBlend* kv_blend = nullptr;                   ///< Pre: Model::check_blend() allows it
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
     return static_cast<std::int64_t>(token_ids.size());
@@ -162,6 +164,19 @@ class Model {
   /// What adapters may update on this rank; null: they cannot be used with the model.
   [[nodiscard]] virtual const AdapterTargets* adapter_targets() const noexcept { return nullptr; }
 
+  /// From now on forward() keeps what goes into these layers, of all tokens: for a draft head.
+  /// Errors: kUnsupported, such a model does not. Pre: ascending; before reserve(); this rank has
+  /// all layers.
+  virtual Result<void> keep_layer_inputs(std::vector<std::int32_t> layers);
+  /// Of the last batch: [num_tokens, layers * hidden_size].
+  [[nodiscard]] virtual ConstMatrix kept_layer_inputs() const;
+  /// out[t] = the embedding of the t-th token of the batch as it is stored, for a draft head that
+  /// has none; device_batch is `batch` with addresses that kernels read.
+  virtual void embed_tokens(const ForwardBatch& batch, const ForwardBatch& device_batch,
+                            Matrix out);
+  /// Whether batches may have a KvBlend. Errors: kUnsupported, naming the layer and its kind.
+  [[nodiscard]] virtual Result<void> check_blend() const;
+
   /// Takes the activation memory for such batches. Errors: kIo.
   virtual Result<void> reserve(const BatchLimits& limits) = 0;
 
@@ -190,7 +205,8 @@ class Model {
   /// host's memory: for kLast the last of them alone will do.
   [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;
   /// out = hidden W^T of the head: [num_rows, vocab_size]. By all ranks of the last stage; the
-  /// first of them gets all columns, on the others `out` is not used.
+  /// first of them gets all columns, on the others `out` is not used. `hidden`: rows that forward()
+  /// gave, or other states.
   virtual void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) = 0;
 };
 

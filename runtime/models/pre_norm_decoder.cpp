@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/models/decoder.hpp"
 #include "runtime/models/experts.hpp"
 #include "runtime/models/latent_attention.hpp"
 
@@ -84,9 +83,11 @@ std::vector<float> query_scales(const QueryScaling& scaling, std::int64_t num_po
   return scales;
 }
 
-DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
-                        std::size_t layer, const AttentionOptions& attention,
-                        const DecoderExtras& extras) {
+}  // namespace
+
+DecoderLayer load_pre_norm_layer(WeightLoader& loader, const std::string& name,
+                                 const ModelConfig& config, std::size_t layer,
+                                 const AttentionOptions& attention, const DecoderExtras& extras) {
   const auto norm = [&](std::string_view norm_name) -> std::optional<RmsNorm> {
     if (norm_name.empty()) return std::nullopt;
     return RmsNorm(loader, name + "." + std::string(norm_name), config.hidden_size, attention.norm);
@@ -104,8 +105,6 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
                     config.residual_scale});
   return DecoderLayer(std::move(mixers));
 }
-
-}  // namespace
 
 std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& device,
                                              WeightLoader& loader, const DecoderExtras& extras,
@@ -130,7 +129,8 @@ std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& 
     attention.whole_qk_norm = extras.whole_qk_norm;
     attention.norm = norm;
     attention.names = extras.attention_names;
-    layers.push_back(load_layer(loader, prefix + std::to_string(i), config, i, attention, extras));
+    layers.push_back(
+        load_pre_norm_layer(loader, prefix + std::to_string(i), config, i, attention, extras));
   }
   return std::make_unique<DecoderModel>(config, device, loader, std::move(layers),
                                         DecoderOptions{.norm = norm,

@@ -4,8 +4,10 @@
 // there alone.
 
 #include <memory>
+#include <string>
 #include <string_view>
 
+#include "runtime/models/decoder.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/experts.hpp"
 #include "runtime/models/item_tower.hpp"
@@ -49,6 +51,12 @@ struct DecoderExtras {
   std::string_view shared_name = "shared_expert";
   std::string_view shared_gate_name = {};
 };
+
+/// Loads layer number `layer` of `config`, which checkpoints call `name`. Errors stay in the
+/// loader.
+DecoderLayer load_pre_norm_layer(WeightLoader& loader, const std::string& name,
+                                 const ModelConfig& config, std::size_t layer,
+                                 const AttentionOptions& attention, const DecoderExtras& extras);
 
 /// Loads such a model; `tower` is as in DecoderModel. Errors stay in the loader.
 std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& device,

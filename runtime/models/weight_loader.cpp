@@ -504,6 +504,19 @@ std::vector<float> WeightLoader::values(const std::string& name,
   return values;
 }
 
+std::vector<std::int64_t> WeightLoader::integers(const std::string& name, std::int64_t size) {
+  constexpr std::array kTypes = {TensorType::kI64};
+  std::vector<std::int64_t> integers(static_cast<std::size_t>(size));
+  const auto tensor = checkpoint_.require(name, std::span(&size, 1), kTypes);
+  if (!tensor.ok()) {
+    errors_.push_back(tensor.error());
+    return integers;
+  }
+  used_.insert(name);
+  std::memcpy(integers.data(), (*tensor)->view.bytes.data(), (*tensor)->view.bytes.size());
+  return integers;
+}
+
 DeviceArray<float> WeightLoader::elements(const std::string& name, std::int64_t size, Slice slice) {
   const std::vector<float> all = values(name, size);
   return value_or_fail(device_.upload(

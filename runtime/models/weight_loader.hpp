@@ -159,6 +159,8 @@ class WeightLoader {
   std::vector<float> values(const std::string& name, std::int64_t size);
   /// The same of one with such a shape.
   std::vector<float> values(const std::string& name, std::span<const std::int64_t> shape);
+  /// The tensor `name`, [size], of int64; zeros after an error.
+  std::vector<std::int64_t> integers(const std::string& name, std::int64_t size);
   /// Those elements of the tensor `name`, [size].
   DeviceArray<float> elements(const std::string& name, std::int64_t size, Slice slice);
   /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null

@@ -193,7 +193,8 @@ std::uint32_t bmp_channel(std::uint32_t pixel, std::uint32_t mask) {
 
 }  // namespace
 
-Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLimits& limits) {
+Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLimits& limits,
+                               const ImageColor& background) {
   ASSIGN_OR_RETURN(BmpHeader header, read_bmp_header(encoded));
   RETURN_IF_ERROR(check_image_size("BMP", header.width, header.height, limits));
   std::vector<std::array<std::uint8_t, 3>> palette(header.bits <= 8 ? 256 : 0);
@@ -251,7 +252,7 @@ Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLi
       for (std::size_t c = 0; c < 3; ++c) {
         const std::uint32_t value = bmp_channel(pixel, masks[c]);
         out[c] = masks[3] == 0 ? static_cast<std::uint8_t>(value)
-                               : over_white(value, bmp_channel(pixel, masks[3]));
+                               : pasted(value, bmp_channel(pixel, masks[3]), background[c]);
       }
     }
   }

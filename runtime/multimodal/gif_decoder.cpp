@@ -211,7 +211,8 @@ Result<GifFrame> read_gif_frame(GifReader& reader, std::optional<std::uint32_t>&
 
 }  // namespace
 
-Result<StoredImage> decode_gif(std::span<const std::byte> encoded, const ImageLimits& limits) {
+Result<StoredImage> decode_gif(std::span<const std::byte> encoded, const ImageLimits& limits,
+                               const ImageColor& background_color) {
   GifReader reader(encoded);
   const auto header = reader.take(kGifHeaderBytes);
   if (!header) return gif_is_cut();
@@ -226,7 +227,7 @@ Result<StoredImage> decode_gif(std::span<const std::byte> encoded, const ImageLi
   std::optional<std::uint32_t> transparent;
   ASSIGN_OR_RETURN(const GifFrame frame, read_gif_frame(reader, transparent));
   if (frame.palette) palette = *frame.palette;
-  if (transparent) palette[*transparent].fill(255);
+  if (transparent) palette[*transparent] = background_color;
   // A frame that is larger than the canvas enlarges it.
   const std::uint32_t width = std::max(u16_le(*header, 6), frame.x0 + frame.width);
   const std::uint32_t height = std::max(u16_le(*header, 8), frame.y0 + frame.height);

@@ -1,10 +1,15 @@
 #pragma once
 // A decoded picture.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 namespace troupe {
+
+/// Red, green, blue.
+using ImageColor = std::array<std::uint8_t, 3>;
+inline constexpr ImageColor kWhite = {255, 255, 255};
 
 /// Red, green, blue: three bytes a pixel, rows from top to bottom without gaps.
 /// Invariant: rgb.size() == 3 * width * height.

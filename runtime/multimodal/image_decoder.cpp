@@ -10,12 +10,11 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kFormats = "JPEG, PNG, WebP, GIF and BMP";
+constexpr const char* kFormats = "JPEG, PNG, WebP, GIF, BMP and TIFF";
 
 /// What else clients send, to say it by name.
 std::string_view other_format(std::string_view head) {
   using namespace std::literals;
-  if (head.starts_with("II*\0"sv) || head.starts_with("MM\0*"sv)) return "TIFF";
   if (head.size() >= 12 && head.substr(4, 4) == "ftyp") {
     const std::string_view brand = head.substr(8, 4);
     if (brand == "avif" || brand == "avis") return "AVIF";
@@ -34,16 +33,19 @@ std::string_view other_format(std::string_view head) {
   return {};
 }
 
-Result<StoredImage> decode_stored(std::span<const std::byte> encoded, const ImageLimits& limits) {
+Result<StoredImage> decode_stored(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                  const ImageColor& background) {
   using namespace std::literals;
   const std::string_view head(reinterpret_cast<const char*>(encoded.data()), encoded.size());
   if (head.starts_with("\xff\xd8\xff"sv)) return decode_jpeg(encoded, limits);
-  if (head.starts_with("\x89PNG\r\n\x1a\n"sv)) return decode_png(encoded, limits);
+  if (head.starts_with("\x89PNG\r\n\x1a\n"sv)) return decode_png(encoded, limits, background);
   if (head.starts_with("RIFF"sv) && head.size() >= 12 && head.substr(8, 4) == "WEBP")
-    return decode_webp(encoded, limits);
+    return decode_webp(encoded, limits, background);
   if (head.starts_with("GIF87a"sv) || head.starts_with("GIF89a"sv))
-    return decode_gif(encoded, limits);
-  if (head.starts_with("BM"sv)) return decode_bmp(encoded, limits);
+    return decode_gif(encoded, limits, background);
+  if (head.starts_with("BM"sv)) return decode_bmp(encoded, limits, background);
+  if (head.starts_with("II*\0"sv) || head.starts_with("MM\0*"sv))
+    return decode_tiff(encoded, limits, background);
   const std::string_view other = other_format(head);
   if (!other.empty())
     return Error{ErrorCode::kUnsupported,
@@ -54,12 +56,13 @@ Result<StoredImage> decode_stored(std::span<const std::byte> encoded, const Imag
 
 }  // namespace
 
-Result<Image> decode_image(std::span<const std::byte> encoded, const ImageLimits& limits) {
+Result<Image> decode_image(std::span<const std::byte> encoded, const ImageLimits& limits,
+                           const ImageColor& background) {
   if (encoded.empty()) return invalid_argument("the image is empty: it has 0 bytes");
   if (encoded.size() > limits.max_encoded_bytes)
     return invalid_argument("the image has " + std::to_string(encoded.size()) +
                             " bytes, the limit is " + std::to_string(limits.max_encoded_bytes));
-  ASSIGN_OR_RETURN(StoredImage stored, decode_stored(encoded, limits));
+  ASSIGN_OR_RETURN(StoredImage stored, decode_stored(encoded, limits, background));
   return upright(std::move(stored.image), stored.orientation);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Pictures from the bytes of a file: JPEG, PNG, WebP, GIF, BMP.
+// Pictures from the bytes of a file: JPEG, PNG, WebP, GIF, BMP, TIFF.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +18,14 @@ struct ImageLimits {
 };
 
 /// The picture as vLLM gives it to an image processor: turned upright (EXIF or XMP orientation),
-/// transparency pasted on white, RGB. Of animations the first frame. The same bytes as Pillow 13
+/// transparency pasted on `background`, RGB. Of animations the first frame. The same bytes as Pillow 13
 /// (with the same libjpeg and libwebp), including what it makes of unusual files: a PNG's
 /// transparent colour counts for grey and palettes, not for RGB; 16-bit grey is cut to 255.
 /// Sizes are read and checked before memory for pixels is taken.
 /// Errors: kInvalidArgument (empty, truncated or damaged data, a limit exceeded), kUnsupported
 /// (another format, or a rare variant of one); they name what is wrong, and value and limit.
 [[nodiscard]] Result<Image> decode_image(std::span<const std::byte> encoded,
-                                         const ImageLimits& limits = {});
+                                         const ImageLimits& limits = {},
+                                         const ImageColor& background = kWhite);
 
 }  // namespace troupe

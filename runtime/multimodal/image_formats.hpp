@@ -18,10 +18,16 @@ struct StoredImage {
 
 /// Pre: `encoded` starts as files of the format do. Errors: see decode_image.
 Result<StoredImage> decode_jpeg(std::span<const std::byte> encoded, const ImageLimits& limits);
-Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLimits& limits);
-Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageLimits& limits);
-Result<StoredImage> decode_gif(std::span<const std::byte> encoded, const ImageLimits& limits);
-Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLimits& limits);
+Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLimits& limits,
+                               const ImageColor& background);
+Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                const ImageColor& background);
+Result<StoredImage> decode_gif(std::span<const std::byte> encoded, const ImageLimits& limits,
+                               const ImageColor& background);
+Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLimits& limits,
+                               const ImageColor& background);
+Result<StoredImage> decode_tiff(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                const ImageColor& background);
 
 /// Errors: kInvalidArgument (a side is 0, or a limit is exceeded).
 Result<void> check_image_size(std::string_view format, std::uint64_t width, std::uint64_t height,
@@ -35,9 +41,10 @@ constexpr std::uint32_t divided_by_255(std::uint32_t product) noexcept {
   const std::uint32_t sum = product + 128;
   return ((sum >> 8) + sum) >> 8;
 }
-/// A channel's value pasted on white with this opacity.
-constexpr std::uint8_t over_white(std::uint32_t value, std::uint32_t alpha) noexcept {
-  return static_cast<std::uint8_t>(divided_by_255(255 * (255 - alpha) + value * alpha));
+/// A channel's value pasted on that of the background with this opacity.
+constexpr std::uint8_t pasted(std::uint32_t value, std::uint32_t alpha,
+                              std::uint32_t background) noexcept {
+  return static_cast<std::uint8_t>(divided_by_255(background * (255 - alpha) + value * alpha));
 }
 
 /// Little-endian and big-endian numbers. Pre: they are within `bytes`.

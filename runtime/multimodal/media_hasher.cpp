@@ -134,21 +134,34 @@ void MediaHasher::add_json(const ordered_json& value) {
 
 std::string MediaHasher::finish() { return digest_->finish(); }
 
+namespace {
+
+/// Null: there are none.
+ordered_json kwargs_of(std::string_view text) {
+  if (text.empty()) return {};
+  ordered_json kwargs = ordered_json::parse(text, nullptr, false);
+  if (kwargs.is_discarded()) kwargs = text;  // whoever uses them refuses them
+  return kwargs;
+}
+
+}  // namespace
+
 std::string picture_identifier(std::string_view model_id, std::span<const std::byte> encoded,
                                std::string_view uuid, std::string_view processor_kwargs,
-                               MediaHashAlgorithm algorithm) {
-  ordered_json kwargs;
-  if (!processor_kwargs.empty()) {
-    kwargs = ordered_json::parse(processor_kwargs, nullptr, false);
-    if (kwargs.is_discarded()) kwargs = processor_kwargs;  // whoever uses them refuses them
-  }
-  if (!uuid.empty() && kwargs.empty()) return std::string(uuid);
+                               std::string_view media_io_kwargs, MediaHashAlgorithm algorithm) {
+  const ordered_json kwargs = kwargs_of(processor_kwargs);
+  const ordered_json io_kwargs = kwargs_of(media_io_kwargs);
+  if (!uuid.empty() && kwargs.empty() && io_kwargs.empty()) return std::string(uuid);
   MediaHasher hasher(algorithm);
   hasher.add_name("image");
   if (uuid.empty())
     hasher.add_bytes(encoded);
   else
     hasher.add_text(uuid);
+  if (!io_kwargs.empty()) {
+    hasher.add_name("media_io_kwargs");
+    hasher.add_json(io_kwargs);
+  }
   if (!kwargs.empty()) {
     hasher.add_name("mm_processor_kwargs");
     hasher.add_json(kwargs);

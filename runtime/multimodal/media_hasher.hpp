@@ -46,10 +46,12 @@ class MediaHasher {
 };
 
 /// What names a picture in caches and block hashes: the hash of its file's bytes with the model's
-/// name and the request's mm_processor_kwargs (a JSON object; empty text or {}: none). The client's
-/// uuid, if it is not empty, stands for the bytes, and without kwargs is the identifier itself.
+/// name, the request's mm_processor_kwargs and its media_io_kwargs of images (JSON objects; empty
+/// text or {}: none). The client's uuid, if it is not empty, stands for the bytes, and without
+/// kwargs is the identifier itself.
 [[nodiscard]] std::string picture_identifier(
     std::string_view model_id, std::span<const std::byte> encoded, std::string_view uuid,
-    std::string_view processor_kwargs, MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
+    std::string_view processor_kwargs, std::string_view media_io_kwargs = {},
+    MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
 
 }  // namespace troupe

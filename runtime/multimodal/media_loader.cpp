@@ -14,9 +14,11 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/guard.hpp"
 #include "runtime/multimodal/data_url.hpp"
 
 namespace troupe {
@@ -123,6 +125,9 @@ struct Fetch {
   std::vector<std::byte> body;
   std::size_t max_bytes = 0;
   bool is_too_large = false;
+  std::size_t max_in_all = 0;
+  std::atomic<std::size_t>* num_in_all = nullptr;  ///< bytes of all answers of the request
+  bool are_too_large = false;
   bool any_address = false;
   bool refused_address = false;
   const WorkLimits* limits = nullptr;
@@ -133,6 +138,10 @@ std::size_t append_body(char* data, std::size_t size, std::size_t count, void* t
   const std::size_t num_bytes = size * count;
   if (fetch.body.size() + num_bytes > fetch.max_bytes) {
     fetch.is_too_large = true;
+    return 0;
+  }
+  if ((*fetch.num_in_all += num_bytes) > fetch.max_in_all) {
+    fetch.are_too_large = true;
     return 0;
   }
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
@@ -156,6 +165,10 @@ int look_at_limits(void* of, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return cancelled || late ? 1 : 0;
 }
 
+bool is_remote(std::string_view url) {
+  return url.starts_with("http://") || url.starts_with("https://");
+}
+
 }  // namespace
 
 Result<MediaLoader> MediaLoader::create(MediaLoaderOptions options) {
@@ -177,8 +190,10 @@ Result<std::vector<std::byte>> MediaLoader::load(std::string_view url,
                                                  const WorkLimits& limits) const {
   if (url.starts_with("data:")) return decode_data_url(url, options_.max_bytes);
   if (url.starts_with("file:")) return read_file_url(url);
-  if (url.starts_with("http://") || url.starts_with("https://"))
-    return fetch(std::string(url), limits);
+  if (is_remote(url)) {
+    std::atomic<std::size_t> num_fetched = 0;
+    return fetch(std::string(url), limits, num_fetched);
+  }
   return invalid_argument("the URL " + shown(url) +
                           " is not supported, only data:, http:, https: and file: ones");
 }
@@ -221,7 +236,56 @@ Result<std::vector<std::byte>> MediaLoader::read_file_url(std::string_view url) 
   return bytes;
 }
 
-Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLimits& limits) const {
+Result<MediaLoader::File> MediaLoader::Batch::take(std::size_t index) {
+  const std::string_view url = urls_[index];
+  if (url.empty()) return std::make_shared<const std::vector<std::byte>>();
+  const auto fetched = fetched_.find(url);
+  if (fetched == fetched_.end()) {
+    ASSIGN_OR_RETURN(std::vector<std::byte> bytes, loader_->load(url, limits_));
+    return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  }
+  Result<File> file = fetched->second.file;
+  // Its memory is needed no longer than the picture is decoded.
+  if (--fetched->second.num_users == 0) fetched_.erase(fetched);
+  return file;
+}
+
+MediaLoader::Batch MediaLoader::load_all(std::span<const std::string_view> urls,
+                                         const WorkLimits& limits) const {
+  Batch batch;
+  batch.loader_ = this;
+  batch.urls_ = urls;
+  batch.limits_ = limits;
+  for (const std::string_view url : urls)
+    if (is_remote(url)) ++batch.fetched_[url].num_users;
+  std::vector<std::pair<std::string_view, Result<File>*>> wanted;
+  for (auto& [url, fetched] : batch.fetched_) wanted.emplace_back(url, &fetched.file);
+  std::atomic<std::size_t> next = 0;
+  std::atomic<std::size_t> num_fetched = 0;
+  const auto fetch_some = [&] {
+    for (std::size_t i = next++; i < wanted.size(); i = next++) {
+      const std::string_view url = wanted[i].first;
+      Result<File>& file = *wanted[i].second;
+      auto thrown = guard([&] {
+        auto bytes = fetch(std::string(url), limits, num_fetched);
+        if (bytes.ok())
+          file = std::make_shared<const std::vector<std::byte>>(std::move(bytes).value());
+        else
+          file = std::move(bytes).error();
+      });
+      if (thrown) file = *std::move(thrown);
+    }
+  };
+  const std::size_t num_threads = std::min(wanted.size(), options_.max_fetches);
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(fetch_some);
+  fetch_some();
+  threads.clear();  // waits for them
+  return batch;
+}
+
+Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLimits& limits,
+                                                  std::atomic<std::size_t>& num_fetched) const {
   if (options_.domains.empty())
     return invalid_argument("pictures may not be fetched from other hosts (allowed-media-domains)");
   const auto deadline = std::chrono::steady_clock::now() +
@@ -233,8 +297,11 @@ Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLim
                               " may not be asked (allowed-media-domains)");
     const std::unique_ptr<CURL, EasyCloser> easy(curl_easy_init());
     if (easy == nullptr) return Error{ErrorCode::kInternal, "no HTTP client"};
-    Fetch answer{
-        .max_bytes = options_.max_bytes, .any_address = names_an_address(host), .limits = &limits};
+    Fetch answer{.max_bytes = options_.max_bytes,
+                 .max_in_all = options_.max_fetched_bytes,
+                 .num_in_all = &num_fetched,
+                 .any_address = names_an_address(host),
+                 .limits = &limits};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
                           deadline - std::chrono::steady_clock::now())
                           .count();
@@ -257,6 +324,10 @@ Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLim
     set(CURLOPT_XFERINFODATA, &answer);
     const CURLcode code = curl_easy_perform(easy.get());
     if (answer.is_too_large) return too_large(options_.max_bytes);
+    if (answer.are_too_large)
+      return invalid_argument("the pictures of the request that are on other hosts have more than " +
+                              std::to_string(options_.max_fetched_bytes) +
+                              " bytes in all, the limit");
     if (answer.refused_address)
       return invalid_argument("the host " + host + " has an address that is not public");
     if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)

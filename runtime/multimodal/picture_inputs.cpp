@@ -6,6 +6,7 @@
 #include "messages/encoder_input.hpp"
 #include "runtime/base/json.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
+#include "runtime/multimodal/media_io.hpp"
 
 namespace troupe {
 namespace {
@@ -33,12 +34,6 @@ Result<json> parse_kwargs(std::string_view text) {
   json kwargs = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (kwargs.is_object()) return kwargs;
   return invalid_argument("mm_processor_kwargs is not an object", "mm_processor_kwargs");
-}
-
-std::size_t bytes_of(const std::vector<std::shared_ptr<const std::vector<char>>>& processed) {
-  std::size_t num_bytes = 0;
-  for (const auto& data : processed) num_bytes += data->size();
-  return num_bytes;
 }
 
 }  // namespace
@@ -86,54 +81,45 @@ Result<void> PictureInputs::check_settings(const ImageProcessorSettings& setting
   return {};
 }
 
-PictureInputs::Processed PictureInputs::find_cached(const std::string& identifier) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = cache_index_.find(identifier);
-  if (found == cache_index_.end()) return {};
-  cache_.splice(cache_.begin(), cache_, found->second);
-  return found->second->processed;
-}
-
-void PictureInputs::keep(const CachedPicture& picture) const {
-  const std::size_t num_bytes = bytes_of(picture.processed);
-  if (num_bytes > options_.max_cache_bytes) return;
-  const std::lock_guard lock(mutex_);
-  if (cache_index_.contains(picture.identifier)) return;
-  cache_.push_front(picture);
-  cache_index_.emplace(cache_.front().identifier, cache_.begin());
-  cache_bytes_ += num_bytes;
-  while (cache_bytes_ > options_.max_cache_bytes) {
-    cache_bytes_ -= bytes_of(cache_.back().processed);
-    cache_index_.erase(cache_.back().identifier);
-    cache_.pop_back();
+Result<PictureInputs::Recipe> PictureInputs::recipe_of(const PictureSettings& settings) const {
+  Recipe recipe{.processor = processor_,
+                .processor_kwargs = options_.processor_kwargs,
+                .media_io_kwargs = {},
+                .with_data = settings.with_data};
+  if (!settings.processor_kwargs.empty()) {
+    ASSIGN_OR_RETURN(const json given, parse_kwargs(settings.processor_kwargs));
+    ASSIGN_OR_RETURN(recipe.processor, processor_.with_kwargs(given));
+    RETURN_IF_ERROR(check_settings(recipe.processor.settings()));
+    recipe.processor_kwargs = settings.processor_kwargs;
   }
+  ASSIGN_OR_RETURN(const ImageIo io,
+                   parse_media_io_kwargs(options_.media_io_kwargs, settings.media_io_kwargs));
+  recipe.background = io.background;
+  recipe.media_io_kwargs = io.kwargs;
+  return recipe;
 }
 
-Result<PictureInputs::CachedPicture> PictureInputs::process(const PictureSource& source,
-                                                            const ImageProcessor& processor,
-                                                            std::string_view kwargs,
-                                                            const WorkLimits& limits) const {
-  std::vector<std::byte> encoded;
-  if (!source.url.empty()) {
-    ASSIGN_OR_RETURN(encoded, loader_.load(source.url, limits));
-  } else if (source.uuid.empty()) {
+Result<PictureInputs::ProcessedPicture> PictureInputs::process(const PictureSource& source,
+                                                               std::span<const std::byte> encoded,
+                                                               const Recipe& recipe) const {
+  if (source.url.empty() && source.uuid.empty())
     return invalid_argument("it has neither a URL nor a uuid");
-  }
-  CachedPicture picture{
-      .identifier = picture_identifier(options_.model_id, encoded, source.uuid, kwargs),
-      .processed = {}};
-  picture.processed = find_cached(picture.identifier);
-  picture.is_hit = !picture.processed.empty();
+  ProcessedPicture picture{
+      .identifier = picture_identifier(options_.model_id, encoded, source.uuid,
+                                       recipe.processor_kwargs, recipe.media_io_kwargs),
+      .data = {}};
+  if (options_.cache != nullptr)
+    picture.data = options_.cache->find(picture.identifier, recipe.with_data);
+  picture.is_hit = !picture.data.empty();
   if (picture.is_hit) return picture;
   if (source.url.empty())
     return invalid_argument("no picture is known as " + source.uuid.substr(0, 100) +
                             " (any more), it must be sent again");
-  ASSIGN_OR_RETURN(const Image image, decode_image(encoded, options_.limits));
-  ASSIGN_OR_RETURN(const std::vector<PixelTensor> tensors, processor.process(image));
+  ASSIGN_OR_RETURN(const Image image, decode_image(encoded, options_.limits, recipe.background));
+  ASSIGN_OR_RETURN(const std::vector<PixelTensor> tensors, recipe.processor.process(image));
   for (const PixelTensor& tensor : tensors)
-    picture.processed.push_back(
-        pack_encoder_levels(tensor.shape, tensor.level_values, tensor.levels));
-  keep(picture);
+    picture.data.push_back(pack_encoder_levels(tensor.shape, tensor.level_values, tensor.levels));
+  if (options_.cache != nullptr) options_.cache->keep(picture.identifier, picture.data);
   return picture;
 }
 
@@ -151,7 +137,7 @@ std::string PictureInputs::tokens_of(std::size_t num_parts) const {
 
 Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
                                                       std::span<const PictureSource> pictures,
-                                                      std::string_view processor_kwargs,
+                                                      const PictureSettings& settings,
                                                       const WorkLimits& limits) const {
   const auto refused = [](const std::string& reason) {
     return invalid_argument(reason, "messages");
@@ -169,30 +155,28 @@ Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
   if (places.size() != pictures.size())
     return refused("the prompt has " + count + " pictures and " + std::to_string(places.size()) +
                    " times " + format_.placeholder + ", which stands for one");
-  std::string_view kwargs = options_.processor_kwargs;
-  ImageProcessor processor = processor_;
-  if (!processor_kwargs.empty()) {
-    ASSIGN_OR_RETURN(const json given, parse_kwargs(processor_kwargs));
-    ASSIGN_OR_RETURN(processor, processor_.with_kwargs(given));
-    RETURN_IF_ERROR(check_settings(processor.settings()));
-    kwargs = processor_kwargs;
-  }
+  ASSIGN_OR_RETURN(const Recipe recipe, recipe_of(settings));
+  std::vector<std::string_view> urls;
+  for (const PictureSource& picture : pictures) urls.push_back(picture.url);
+  MediaLoader::Batch files = loader_.load_all(urls, limits);
 
   Expanded expanded;
   std::size_t end = 0;  // of what has been taken of the text
   for (std::size_t i = 0; i < pictures.size(); ++i) {
-    auto picture = process(pictures[i], processor, kwargs, limits);
+    const auto file = files.take(i);
+    if (!file.ok()) return of_picture(file.error(), i);
+    auto picture = process(pictures[i], **file, recipe);
     if (!picture.ok()) return of_picture(std::move(picture).error(), i);
     expanded.num_hits += picture->is_hit ? 1 : 0;
     expanded.text += text.substr(end, places[i] - end);
     end = places[i] + format_.placeholder.size();
-    expanded.text += tokens_of(picture->processed.size() - 1);
-    for (std::size_t part = 0; part < picture->processed.size(); ++part)
+    expanded.text += tokens_of(picture->data.size() - 1);
+    for (std::size_t part = 0; part < picture->data.size(); ++part)
       expanded.items.push_back(
           {.modality = std::string(kModality),
-           .identifier = picture->identifier + (part == 0 ? "" : "-" + std::to_string(part)),
+           .identifier = part_identifier(picture->identifier, part),
            .length = static_cast<std::int32_t>(format_.per_picture),
-           .data = picture->processed[part]});
+           .data = picture->data[part]});
   }
   expanded.text += text.substr(end);
   return expanded;

@@ -4,13 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "messages/request.hpp"
@@ -19,6 +16,7 @@
 #include "runtime/multimodal/image_decoder.hpp"
 #include "runtime/multimodal/image_processor.hpp"
 #include "runtime/multimodal/media_loader.hpp"
+#include "runtime/multimodal/picture_cache.hpp"
 
 namespace troupe {
 
@@ -45,11 +43,18 @@ struct PictureInputsOptions {
   std::int64_t max_tokens = 0;      ///< of a prompt; 0: no limit
   std::string model_id;             ///< goes into the identifiers
   std::string processor_kwargs;     ///< JSON object, or empty: in the place of a request's own
-  std::size_t max_cache_bytes = 0;  ///< of processed pictures
+  std::string media_io_kwargs;      ///< JSON object, or empty; a request's own are added to them
+  std::shared_ptr<PictureCache> cache;  ///< null: none
 };
 
-/// Owns a cache of processed pictures, by identifier, the latest used last to go. Thread-safe. Used
-/// by the InputProcessor.
+/// What a request says of its pictures.
+struct PictureSettings {
+  std::string_view processor_kwargs;  ///< mm_processor_kwargs, a JSON object, or empty
+  std::string_view media_io_kwargs;   ///< a JSON object, or empty
+  bool with_data = false;  ///< items have their data, also where the engine is likely to have it
+};
+
+/// Thread-safe. Used by the InputProcessor.
 ///
 /// A picture's identifier is vLLM's: the hash of its bytes with the model's name, or the client's
 /// uuid. A part of it (pan and scan) is an item of its own, whose identifier has its number added.
@@ -67,35 +72,45 @@ class PictureInputs {
     std::vector<MultiModalFeature> items;
     std::int32_t num_hits = 0;  ///< pictures that were in the cache
   };
-  /// `processor_kwargs`: a request's mm_processor_kwargs, a JSON object, or empty. Errors, with the
-  /// number of the picture: those of loading, decoding and processing; kInvalidArgument: as many
-  /// placeholders as pictures are not in the text, too many pictures, an unknown uuid.
+  /// Errors, with the number of the picture: those of loading, decoding and processing;
+  /// kInvalidArgument: as many placeholders as pictures are not in the text, too many pictures, an
+  /// unknown uuid, the settings.
   [[nodiscard]] Result<Expanded> expand(std::string_view text,
                                         std::span<const PictureSource> pictures,
-                                        std::string_view processor_kwargs,
+                                        const PictureSettings& settings,
                                         const WorkLimits& limits) const;
   /// Gives the items their offsets. Errors: kInvalidArgument, there are other tokens of pictures.
   [[nodiscard]] Result<void> place(std::span<const TokenId> token_ids,
                                    std::vector<MultiModalFeature>& items) const;
   [[nodiscard]] const PictureFormat& format() const noexcept { return format_; }
+  /// Null: there is none.
+  [[nodiscard]] const std::shared_ptr<PictureCache>& cache() const noexcept {
+    return options_.cache;
+  }
 
  private:
-  /// Of a picture and its parts, in order, MultiModalFeature::data.
-  using Processed = std::vector<std::shared_ptr<const std::vector<char>>>;
-  struct CachedPicture {
+  struct ProcessedPicture {
     std::string identifier;
-    Processed processed;
+    std::vector<ItemData> data;  ///< of the picture and its parts, in order
     bool is_hit = false;
+  };
+  /// How the pictures of a request are read and processed.
+  struct Recipe {
+    ImageProcessor processor;
+    std::string_view processor_kwargs;  ///< for the identifiers
+    std::string media_io_kwargs;        ///< the same
+    ImageColor background = kWhite;
+    bool with_data = false;
   };
 
   PictureInputs(PictureFormat format, PictureInputsOptions options, MediaLoader loader,
                 ImageProcessor processor);
-  Result<CachedPicture> process(const PictureSource& source, const ImageProcessor& processor,
-                                std::string_view kwargs, const WorkLimits& limits) const;
+  Result<Recipe> recipe_of(const PictureSettings& settings) const;
+  /// `encoded`: the file, empty without a URL.
+  Result<ProcessedPicture> process(const PictureSource& source, std::span<const std::byte> encoded,
+                                   const Recipe& recipe) const;
   /// Whether the model can take what a processor with a request's settings makes.
   [[nodiscard]] Result<void> check_settings(const ImageProcessorSettings& settings) const;
-  [[nodiscard]] Processed find_cached(const std::string& identifier) const;
-  void keep(const CachedPicture& picture) const;
   /// In the place of a picture's placeholder: its tokens and those of its parts.
   [[nodiscard]] std::string tokens_of(std::size_t num_parts) const;
 
@@ -103,10 +118,6 @@ class PictureInputs {
   PictureInputsOptions options_;
   MediaLoader loader_;
   ImageProcessor processor_;
-  mutable std::mutex mutex_;                // guards the rest
-  mutable std::list<CachedPicture> cache_;  // latest first
-  mutable std::unordered_map<std::string_view, std::list<CachedPicture>::iterator> cache_index_;
-  mutable std::size_t cache_bytes_ = 0;
 };
 
 }  // namespace troupe

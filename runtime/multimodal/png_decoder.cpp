@@ -89,8 +89,9 @@ std::uint32_t packed_sample(const std::uint8_t* row, std::size_t x, std::uint32_
 }
 
 /// Grey without an alpha channel: to 8 bits, values above 255 cut; the transparent value becomes
-/// white. Pillow compares it after the conversion, by its lower byte.
-void convert_grey(const PngReader& reader, const std::vector<std::uint8_t>& raw, Image& image) {
+/// the background. Pillow compares it after the conversion, by its lower byte.
+void convert_grey(const PngReader& reader, const std::vector<std::uint8_t>& raw,
+                  const ImageColor& background, Image& image) {
   const std::uint32_t depth = png_get_bit_depth(reader.png, reader.info);
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   const auto width = static_cast<std::size_t>(image.width);
@@ -111,13 +112,14 @@ void convert_grey(const PngReader& reader, const std::vector<std::uint8_t>& raw,
         value = row[2 * x] != 0 ? 255 : row[2 * x + 1];
       else
         value = packed_sample(row, x, depth) * scale;
-      if (value == transparent_value) value = 255;
       out[0] = out[1] = out[2] = static_cast<std::uint8_t>(value);
+      if (value == transparent_value) std::copy(background.begin(), background.end(), out);
     }
   }
 }
 
-void convert_palette(const PngReader& reader, const std::vector<std::uint8_t>& raw, Image& image) {
+void convert_palette(const PngReader& reader, const std::vector<std::uint8_t>& raw,
+                     const ImageColor& background, Image& image) {
   const std::uint32_t depth = png_get_bit_depth(reader.png, reader.info);
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   png_colorp colors = nullptr;
@@ -132,7 +134,8 @@ void convert_palette(const PngReader& reader, const std::vector<std::uint8_t>& r
     auto& color = palette[static_cast<std::size_t>(i)];
     if (i < num_colors) color = {colors[i].red, colors[i].green, colors[i].blue};
     if (i >= num_alphas) continue;
-    for (std::uint8_t& channel : color) channel = over_white(channel, alphas[i]);
+    for (std::size_t c = 0; c < color.size(); ++c)
+      color[c] = pasted(color[c], alphas[i], background[c]);
   }
   std::uint8_t* out = image.rgb.data();
   for (std::size_t y = 0; y < static_cast<std::size_t>(image.height); ++y) {
@@ -142,7 +145,8 @@ void convert_palette(const PngReader& reader, const std::vector<std::uint8_t>& r
 }
 
 /// Channels of a byte: grey and alpha, RGB, or RGB and alpha.
-void convert_channels(const PngReader& reader, const std::vector<std::uint8_t>& raw, Image& image) {
+void convert_channels(const PngReader& reader, const std::vector<std::uint8_t>& raw,
+                      const ImageColor& background, Image& image) {
   const std::size_t num_channels = png_get_channels(reader.png, reader.info);
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
   const auto width = static_cast<std::size_t>(image.width);
@@ -157,7 +161,7 @@ void convert_channels(const PngReader& reader, const std::vector<std::uint8_t>& 
     for (std::size_t x = 0; x < width; ++x, in += num_channels, out += 3) {
       const std::uint8_t alpha = in[num_channels - 1];
       const std::size_t step = num_channels == 4 ? 1 : 0;
-      for (std::size_t c = 0; c < 3; ++c) out[c] = over_white(in[c * step], alpha);
+      for (std::size_t c = 0; c < 3; ++c) out[c] = pasted(in[c * step], alpha, background[c]);
     }
   }
 }
@@ -181,7 +185,8 @@ int png_orientation(const PngReader& reader) {
 
 }  // namespace
 
-Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLimits& limits) {
+Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLimits& limits,
+                               const ImageColor& background) {
   if (encoded.size() < kIhdrEnd || u32_be(encoded, 12) != 0x49484452)  // "IHDR"
     return invalid_argument("the PNG image is damaged: it has no header");
   RETURN_IF_ERROR(check_image_size("PNG", u32_be(encoded, 16), u32_be(encoded, 20), limits));
@@ -200,13 +205,13 @@ Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLi
   if (!read_png_rows(reader, rows.data())) return damaged();
   switch (png_get_color_type(reader.png, reader.info)) {
     case PNG_COLOR_TYPE_GRAY:
-      convert_grey(reader, raw, image);
+      convert_grey(reader, raw, background, image);
       break;
     case PNG_COLOR_TYPE_PALETTE:
-      convert_palette(reader, raw, image);
+      convert_palette(reader, raw, background, image);
       break;
     default:
-      convert_channels(reader, raw, image);
+      convert_channels(reader, raw, background, image);
   }
   read_png_end(reader);
   stored.orientation = png_orientation(reader);

@@ -30,7 +30,8 @@ std::span<const std::byte> webp_chunk(const WebPDemuxer* demuxer, const char* na
 
 }  // namespace
 
-Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageLimits& limits) {
+Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                const ImageColor& background) {
   const WebPData data{reinterpret_cast<const std::uint8_t*>(encoded.data()), encoded.size()};
   const std::unique_ptr<WebPDemuxer, DemuxerDeleter> demuxer(WebPDemux(&data));
   if (demuxer == nullptr) return invalid_argument("the WebP image is damaged or cut off");
@@ -52,7 +53,8 @@ Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageL
   stored.image = blank_image(width, height);
   std::uint8_t* out = stored.image.rgb.data();
   for (std::uint64_t i = 0; i < width * height; ++i, rgba += 4, out += 3) {
-    for (int c = 0; c < 3; ++c) out[c] = has_alpha ? over_white(rgba[c], rgba[3]) : rgba[c];
+    for (std::size_t c = 0; c < 3; ++c)
+      out[c] = has_alpha ? pasted(rgba[c], rgba[3], background[c]) : rgba[c];
   }
   const std::span<const std::byte> xmp = webp_chunk(demuxer.get(), "XMP ");
   stored.orientation = orientation_of(webp_chunk(demuxer.get(), "EXIF"),

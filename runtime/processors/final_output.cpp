@@ -64,6 +64,8 @@ void append_output(RequestOutput& into, RequestOutput&& from) {
   append(into.finished_times, std::move(from.finished_times));
   if (!from.kv_transfer_params.empty())
     into.kv_transfer_params = std::move(from.kv_transfer_params);
+  if (!from.ec_transfer_params.empty())
+    into.ec_transfer_params = std::move(from.ec_transfer_params);
   into.finished = from.finished;
   into.error = std::move(from.error);
   if (!into.finished) return;

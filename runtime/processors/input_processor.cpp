@@ -8,6 +8,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/base/request_time.hpp"
+#include "runtime/multimodal/media_io.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
@@ -212,6 +213,10 @@ RenderReply InputProcessor::render(const RenderRequest& request,
   return reply;
 }
 
+PictureCache* InputProcessor::picture_cache() const noexcept {
+  return options_.pictures == nullptr ? nullptr : options_.pictures->cache().get();
+}
+
 WorkLimits InputProcessor::limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
                                           std::chrono::steady_clock::time_point now) const {
   WorkLimits limits{.cancelled = std::move(cancelled), .deadline = std::nullopt};
@@ -242,22 +247,52 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
     if (must_fit) RETURN_IF_ERROR(check_text(text->text, "prompt"));
-    ASSIGN_OR_RETURN(auto ids,
-                     tokenizer_->encode(text->text, text->add_special_tokens, context.limits));
+    ASSIGN_OR_RETURN(auto ids, encode(text->text, text->add_special_tokens, context.limits));
     return TokenizedPrompt{.token_ids = std::move(ids), .text = text->text};
   }
   const auto& chat = std::get<ChatPrompt>(prompt);
   if (chat_renderer_ == nullptr) {
     return invalid_argument("this model has no chat template", "messages");
   }
+  RETURN_IF_ERROR(parse_media_io_kwargs({}, chat.media_io_kwargs_json));
   ASSIGN_OR_RETURN(RenderedChat rendered,
                    chat_renderer_->render(chat, context.clock, context.limits));
   if (!rendered.media.empty())
     return tokenize_with_pictures(std::move(rendered), chat, context, must_fit);
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
-  ASSIGN_OR_RETURN(auto ids,
-                   tokenizer_->encode(rendered.text, chat.add_special_tokens, context.limits));
+  ASSIGN_OR_RETURN(auto ids, encode(rendered.text, chat.add_special_tokens, context.limits));
   return TokenizedPrompt{.token_ids = std::move(ids), .text = std::move(rendered.text)};
+}
+
+Result<std::vector<TokenId>> InputProcessor::encode(std::string_view text, bool add_special_tokens,
+                                                    const WorkLimits& limits) const {
+  const std::string& separator = options_.separator;
+  if (separator.empty()) return tokenizer_->encode(text, add_special_tokens, limits);
+  std::vector<TokenId> between;
+  ASSIGN_OR_RETURN(between, tokenizer_->encode(separator, false, limits));
+  // What the template puts around a text stands around the first piece: the end of it is moved.
+  std::vector<TokenId> ids;
+  std::vector<TokenId> end;
+  std::size_t next = std::min(text.find(separator), text.size());
+  ASSIGN_OR_RETURN(const Encoding first, tokenizer_->encode_with_offsets(
+                                             text.substr(0, next), add_special_tokens, limits));
+  std::size_t num_ids = first.ids.size();
+  while (num_ids > 0 && first.special_tokens_mask[num_ids - 1]) --num_ids;
+  const auto behind = first.ids.begin() + static_cast<std::ptrdiff_t>(num_ids);
+  ids.assign(first.ids.begin(), behind);
+  end.assign(behind, first.ids.end());
+  // Of an empty piece it cannot be told what stands before it, and what behind: it all begins.
+  if (num_ids == 0) std::swap(ids, end);
+  while (next < text.size()) {
+    text.remove_prefix(next + separator.size());
+    next = std::min(text.find(separator), text.size());
+    ids.insert(ids.end(), between.begin(), between.end());
+    if (next == 0) continue;
+    ASSIGN_OR_RETURN(const auto piece, tokenizer_->encode(text.substr(0, next), false, limits));
+    ids.insert(ids.end(), piece.begin(), piece.end());
+  }
+  ids.insert(ids.end(), end.begin(), end.end());
+  return ids;
 }
 
 namespace {
@@ -347,7 +382,10 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
   for (MediaPart& part : rendered.media)
     sources.push_back({.url = std::move(part.url), .uuid = std::move(part.uuid)});
   ASSIGN_OR_RETURN(PictureInputs::Expanded expanded,
-                   options_.pictures->expand(rendered.text, sources, chat.mm_processor_kwargs_json,
+                   options_.pictures->expand(rendered.text, sources,
+                                             {.processor_kwargs = chat.mm_processor_kwargs_json,
+                                              .media_io_kwargs = chat.media_io_kwargs_json,
+                                              .with_data = context.with_item_data},
                                              context.limits));
   if (must_fit) RETURN_IF_ERROR(check_text(expanded.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,

@@ -17,6 +17,7 @@
 namespace troupe {
 
 class GrammarCache;
+class PictureCache;
 class PictureInputs;
 class SpeechInputs;
 
@@ -36,6 +37,9 @@ struct InputProcessorOptions {
   std::shared_ptr<const PictureInputs> pictures;  ///< null: the model takes text alone
   /// Null: it does not write down sounds; else it does nothing else.
   std::shared_ptr<const SpeechInputs> speech;
+  /// Texts are cut here before they are encoded, so that what is between two of them has the same
+  /// tokens wherever it stands. Empty: nowhere.
+  std::string separator;
   bool is_pooling = false;  ///< requests are for embeddings, else for text
 };
 
@@ -49,6 +53,7 @@ struct InputProcessorOptions {
 struct InputContext {
   ChatClock clock;
   WorkLimits limits;
+  bool with_item_data = false;  ///< as in PictureSettings
 };
 
 /// Owns the tokenizer and the chat templates. The result for a request depends only on the
@@ -81,6 +86,9 @@ class InputProcessor {
   /// Renders or tokenizes a prompt. For a TokensPrompt: its text, with special tokens.
   [[nodiscard]] RenderReply render(const RenderRequest& request, const InputContext& context) const;
 
+  /// Null: there is none.
+  [[nodiscard]] PictureCache* picture_cache() const noexcept;
+
   /// Limits of work that begins at `now`; setting the flag cancels it.
   [[nodiscard]] WorkLimits limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
                                           std::chrono::steady_clock::time_point now) const;
@@ -106,6 +114,9 @@ class InputProcessor {
                                                const InputContext& context) const;
   Result<TokenizedPrompt> tokenize_with_pictures(RenderedChat rendered, const ChatPrompt& chat,
                                                  const InputContext& context, bool must_fit) const;
+  /// Tokenizer::encode of a text, piece by piece where there is a separator.
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens,
+                                      const WorkLimits& limits) const;
   Result<TokenizedPrompt> tokenize_speech(const Prompt& prompt, const InputContext& context) const;
   /// The last tokens are kept; num_kept -1: as many as leave room for those that are generated.
   Result<void> truncate(TokenizedPrompt& prompt, std::int32_t num_kept,

@@ -49,6 +49,7 @@ class OutputRequestState {
   std::int32_t num_unfinished = 0;
   std::int32_t num_prompt_tokens = 0;
   std::string kv_transfer_params;  // for the client
+  std::string ec_transfer_params;  // the same
 
  private:
   std::vector<PositionLogprobs> prompt_logprobs_;
@@ -96,7 +97,10 @@ RequestOutput OutputRequestState::start_output() {
   RequestOutput output;
   output.id = request.id;
   output.finished = num_unfinished == 0;
-  if (output.finished) output.kv_transfer_params = std::move(kv_transfer_params);
+  if (output.finished) {
+    output.kv_transfer_params = std::move(kv_transfer_params);
+    output.ec_transfer_params = std::move(ec_transfer_params);
+  }
   if (!std::exchange(had_output_, true)) {
     output.prompt_token_ids = request.prompt_token_ids;
     request.prompt_token_ids = {};
@@ -228,6 +232,8 @@ void OutputProcessor::process_one(EngineCoreOutput& output, ProcessedOutputs& pr
   }
   if (!output.kv_transfer_params.empty())
     state.kv_transfer_params = std::move(output.kv_transfer_params);
+  if (!output.ec_transfer_params.empty())
+    state.ec_transfer_params = std::move(output.ec_transfer_params);
   if (sample.add(output, *token_strings_)) processed.to_abort.push_back(output.id);
   if (sample.finished()) {
     samples_.erase(found);

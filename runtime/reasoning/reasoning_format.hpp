@@ -23,6 +23,10 @@ struct ReasoningFormat {
   bool is_off_by_default = false;
   /// There may be several sections.
   bool repeats = false;
+  /// Behind each section, where an answer is held to a structure.
+  std::string_view behind = {};
+  /// Before an answer that is text, where it is held to a structure.
+  std::string_view text_begin = {};
   /// Its markers are special tokens in the vocabularies of its models.
   bool has_special_tokens = false;
 };

@@ -20,7 +20,8 @@ const std::vector<ReasoningFormat> kFormats = {
     {.name = "mistral", .begin = "[THINK]", .end = "[/THINK]", .has_special_tokens = true},
     {.name = "granite", .begin = "Here is my thought process:", .end = "Here is my response:"},
     {.name = "openai_gptoss", .aliases = {"gpt_oss", "harmony"},
-     .begin = "<|channel|>analysis<|message|>", .end = "<|end|>", .repeats = true, .has_special_tokens = true},
+     .begin = "<|channel|>analysis<|message|>", .end = "<|end|>", .repeats = true,
+     .behind = "<|start|>assistant", .text_begin = "<|channel|>final<|message|>", .has_special_tokens = true},
 };
 // clang-format on
 

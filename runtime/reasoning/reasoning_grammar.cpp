@@ -63,22 +63,41 @@ std::optional<Json> format_of(const StructuredOutputsParams& structure) {
 
 }  // namespace
 
-bool begin_with_reasoning(StructuredOutputsParams& structure, const ReasoningFormat& format) {
-  if (format.has_special_tokens || format.repeats) return false;
-  const std::optional<Json> answer = format_of(structure);
+bool begin_with_reasoning(StructuredOutputsParams& structure, const ReasoningFormat& format,
+                          bool is_text) {
+  std::optional<Json> answer = format_of(structure);
   if (!answer) return false;
+  const auto marker = [&](std::string_view text) {
+    Json element = text_element(text);
+    if (format.has_special_tokens) element["special_tokens"] = true;
+    return element;
+  };
+  if (is_text && !format.text_begin.empty())
+    answer = Json{{"type", "sequence"}, {"elements", {marker(format.text_begin), *answer}}};
   Json ends = {std::string(format.end)};
   // A call in the reasoning would end it, and be held by nothing.
   for (const std::string_view end : format.implicit_ends) ends.push_back(std::string(end));
-  Json elements = Json::array();
-  if (!format.starts_inside) elements.push_back(text_element(format.begin));
-  elements.push_back({{"type", "any_text"}, {"excludes", std::move(ends)}});
-  elements.push_back(text_element(format.end));
-  elements.push_back({{"type", "regex"}, {"pattern", "\\s{0,4}"}});
-  elements.push_back(*answer);
-  Json all = {{"type", "sequence"}, {"elements", std::move(elements)}};
-  // Then the model decides whether it reasons.
-  if (!format.starts_inside) all = {{"type", "or"}, {"elements", {*answer, std::move(all)}}};
+  const Json reasoning = {{"type", "any_text"}, {"excludes", std::move(ends)}};
+  Json all;
+  if (format.repeats) {
+    Json section = {{"begin", format.begin},
+                    {"content", reasoning},
+                    {"end", std::string(format.end) + std::string(format.behind)}};
+    if (format.has_special_tokens) section["special_tokens"] = true;
+    const Json sections = {
+        {"type", "tags_with_separator"}, {"separator", ""}, {"tags", {std::move(section)}}};
+    all = {{"type", "sequence"}, {"elements", {sections, *answer}}};
+  } else {
+    Json elements = Json::array();
+    if (!format.starts_inside) elements.push_back(marker(format.begin));
+    elements.push_back(reasoning);
+    elements.push_back(marker(format.end));
+    elements.push_back({{"type", "regex"}, {"pattern", "\\s{0,4}"}});
+    elements.push_back(*answer);
+    all = {{"type", "sequence"}, {"elements", std::move(elements)}};
+    // Then the model decides whether it reasons.
+    if (!format.starts_inside) all = {{"type", "or"}, {"elements", {*answer, std::move(all)}}};
+  }
   structure.kind = StructuredOutputKind::kStructuralTag;
   structure.texts = {Json{{"format", std::move(all)}}.dump()};
   return true;

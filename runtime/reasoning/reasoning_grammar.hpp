@@ -6,10 +6,10 @@
 
 namespace troupe {
 
-/// Puts the format's reasoning before the structure, as a structural tag. False: it cannot be held,
-/// since its markers are special tokens, or come several times; `structure` is as it was, and holds
-/// from the first token. What is wrong with a structure is found where it is compiled.
+/// Puts the format's reasoning before the structure, as a structural tag. `is_text`: the structure
+/// is that of a text, not of calls. False: it is no structure; it is as it was, and what is wrong
+/// with it is found where it is compiled.
 [[nodiscard]] bool begin_with_reasoning(StructuredOutputsParams& structure,
-                                        const ReasoningFormat& format);
+                                        const ReasoningFormat& format, bool is_text = true);
 
 }  // namespace troupe

@@ -33,6 +33,9 @@ class ECConnector {
   /// What the workers have loaded and saved, and what could not be loaded.
   virtual void update_connector_output(const ECConnectorOutput& output) = 0;
 
+  /// For the client of a request that stops: the outputs that others can load from here. A JSON
+  /// object, or empty.
+  [[nodiscard]] virtual std::string transfer_params(const RequestState&) const { return {}; }
   /// The request has finished, see request.status. True: it keeps its references in the encoder
   /// cache until ECConnectorOutput::finished_sending has its id.
   [[nodiscard]] virtual bool request_finished(const RequestState&) { return false; }

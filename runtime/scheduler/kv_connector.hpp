@@ -27,6 +27,9 @@ class KVConnector {
  public:
   virtual ~KVConnector() = default;
 
+  /// The kv_transfer_params of a request that comes, which are not empty. Errors: kInvalidArgument,
+  /// the request fails.
+  [[nodiscard]] virtual Result<void> check_transfer_params(const std::string&) const { return {}; }
   /// The request has been added; what determines the hashes of its blocks.
   virtual void on_new_request(const KVCacheRequest&) {}
   /// Ranks, and where their workers' sides are reached: known with the result of a step.
@@ -37,6 +40,10 @@ class KVConnector {
   struct Match {
     std::int32_t num_tokens = 0;  ///< beyond the local ones
     bool async = false;           ///< loaded asynchronously, over several steps
+    /// Not loaded, but a part of what is computed: so many tokens take the place of others' keys
+    /// and values, which are near those that they would have had. No block of the request may serve
+    /// another one.
+    std::int32_t num_blended = 0;
   };
   /// What can be loaded after num_local_tokens, a multiple of the block size. nullopt: not known
   /// yet, to be queried again in a later step. May be called several times for one request.

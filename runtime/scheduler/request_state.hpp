@@ -131,6 +131,7 @@ struct RequestState {
   std::string kv_transfer_params;  ///< as sent by the client
   KVLoad kv_load = KVLoad::kNone;
   bool kv_load_failed = false;  ///< from num_computed_tokens on
+  bool is_blended = false;      ///< its blocks do not enter the prefix cache
   /// Finished, but its blocks are still read or written by the KV connector.
   bool holds_blocks_after_end = false;
   std::uint64_t last_fence = 0;  ///< of the last step that included it

@@ -67,6 +67,8 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   if (delayed_releases_.contains(request.id))
     return invalid_argument("request id " + to_string(request.id) + " is in use");
   if (request.prompt_token_ids.empty()) return invalid_argument("the prompt is empty", "prompt");
+  if (connector_ != nullptr && !request.kv_transfer_params.empty())
+    RETURN_IF_ERROR(connector_->check_transfer_params(request.kv_transfer_params));
   KVCacheRequest cached{
       .id = request.id,
       .token_ids = request.prompt_token_ids,

@@ -201,6 +201,8 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
   if (request.status == RequestStatus::kFinishedError && end != nullptr) output.error = end->error;
   output.stop_reason = request.stop_reason;  // a session keeps that of its last stop
   if (stopped) output.finish_reason = finish_reason(request.status);
+  if (stopped && ec_connector_ != nullptr)
+    output.ec_transfer_params = ec_connector_->transfer_params(request);
   return stopped;
 }
 
@@ -235,7 +237,7 @@ std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& res
       request.num_output_placeholders -= num_kept;
       CHECK(request.num_output_placeholders >= 0, request.num_output_placeholders);
     }
-    if (was_running && config_.prefix_caching)
+    if (was_running && config_.prefix_caching && !request.is_blended)
       tell_kv(KVCacheCommandKind::kCacheBlocks, request.id,
               request.num_computed_tokens - request.num_output_placeholders);
   }

@@ -21,6 +21,7 @@ struct Scheduler::PrefixLookup {
   std::int32_t num_local_tokens = 0;
   std::int32_t num_external_tokens = 0;  ///< after them, from the KV connector
   bool async = false;                    ///< loaded asynchronously
+  std::int32_t num_blended = 0;          ///< of those that are computed
   bool counts = false;                   ///< in the statistics
 };
 
@@ -184,6 +185,7 @@ Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
       lookup.async = match->async;
     }
     request.kv_load = lookup.async ? KVLoad::kToStart : KVLoad::kNone;
+    if (lookup.counts && lookup.num_external_tokens == 0) lookup.num_blended = match->num_blended;
   }
   if (request.num_preemptions == 0 && request.prefill_stats) {
     request.prefill_stats->num_cached_tokens = lookup.num_local_tokens + lookup.num_external_tokens;
@@ -191,6 +193,8 @@ Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
     request.prefill_stats->num_external_cached_tokens = lookup.num_external_tokens;
     if (lookup.num_external_tokens > 0)
       count_source(*request.prefill_stats, connector_->medium(request));
+    // From no source, and not cached: they are computed, not all of them in all layers.
+    request.prefill_stats->num_external_cached_tokens += lookup.num_blended;
   }
   co_return true;
 }
@@ -223,6 +227,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     const bool decided = co_await look_up(request, lookup);
     if (!decided) co_return Admission::kSkip;
     num_computed = lookup.num_local_tokens + lookup.num_external_tokens;
+    request.is_blended = lookup.num_blended > 0;
   }
 
   SizedAdmission sized;  // empty while its KV is not loaded
@@ -248,7 +253,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
                         .use_hit = lookup.use_hit,
                         .num_external_tokens = lookup.num_external_tokens,
                         .num_new_tokens = sized.num_tokens,
-                        .delay_caching = lookup.async,
+                        .delay_caching = lookup.async || request.is_blended,
                         .full_sequence_must_fit = config_.reserve_full_sequence,
                         .keep_watermark = !running_.empty()};
   if (config_.encoder_decoder) question.num_encoder_tokens = sized.encoder.num_embeds;

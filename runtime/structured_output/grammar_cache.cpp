@@ -86,10 +86,11 @@ std::shared_ptr<CompiledGrammar> GrammarCache::take_known(const std::string& key
 
 Result<std::shared_ptr<CompiledGrammar>> GrammarCache::compile(
     const StructuredOutputsParams& what) {
-  ASSIGN_OR_RETURN(GrammarBuilder builder, structured_grammar(what, options_.limits));
   std::call_once(vocabulary_made_, [&] {
     vocabulary_ = GrammarVocabulary::from_tokenizer(*tokenizer_, vocab_size_);
   });
+  ASSIGN_OR_RETURN(GrammarBuilder builder,
+                   structured_grammar(what, options_.limits, vocabulary_->special_tokens()));
   auto grammar = CompiledGrammar::compile(std::move(builder), vocabulary_);
   if (grammar.ok()) return grammar;
   Error error = std::move(grammar).error();

@@ -32,6 +32,13 @@ std::size_t character_length(std::string_view text) {
   return size;
 }
 
+/// The spelling of a special token, by what stands for it; empty if it is none.
+std::string_view special_spelling(std::string_view bytes) {
+  constexpr char kMark = GrammarVocabulary::kSpecialMark;
+  if (bytes.size() < 3 || bytes.front() != kMark || bytes.back() != kMark) return {};
+  return bytes.substr(1, bytes.size() - 2);
+}
+
 /// How many characters the text has, if all of them may stand in a JSON string as they are.
 std::optional<std::uint32_t> plain_characters(std::string_view text) {
   std::uint32_t count = 0;
@@ -86,7 +93,10 @@ std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::make(
   std::vector<TokenId> sorted;
   for (std::size_t id = 0; id < size; ++id) {
     if (texts[id].size() > kMaxTokenBytes) texts[id].clear();
-    if (!texts[id].empty()) sorted.push_back(static_cast<TokenId>(id));
+    if (texts[id].empty()) continue;
+    sorted.push_back(static_cast<TokenId>(id));
+    if (const auto spelling = special_spelling(texts[id]); !spelling.empty())
+      vocabulary.special_tokens_.emplace_back(spelling);
   }
   const auto text_of = [&](TokenId id) -> const std::string& {
     return texts[static_cast<std::size_t>(id)];
@@ -128,6 +138,13 @@ std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::make(
     vocabulary.slices_.push_back(std::move(slice));
   }
   return made;
+}
+
+std::string GrammarVocabulary::special_bytes(std::string_view spelling) {
+  std::string bytes(1, kSpecialMark);
+  bytes += spelling;
+  bytes += kSpecialMark;
+  return bytes;
 }
 
 std::string_view GrammarVocabulary::bytes(TokenId token) const {

@@ -50,8 +50,13 @@ class GrammarVocabulary {
     TokenBytesTree others;
   };
 
-  /// token_bytes[id]: what the token stands for; empty for those that no grammar takes (special
-  /// tokens, ids that are none). `size`: bits of a mask, not less than token_bytes.size().
+  /// What stands for a special token in a grammar: its spelling between two bytes that no text in
+  /// UTF-8 has. A grammar takes it only where it names it.
+  static constexpr char kSpecialMark = '\xFF';
+  [[nodiscard]] static std::string special_bytes(std::string_view spelling);
+
+  /// token_bytes[id]: what the token stands for; empty for those that no grammar takes (ids that
+  /// are none). `size`: bits of a mask, not less than token_bytes.size().
   static std::shared_ptr<const GrammarVocabulary> make(std::vector<std::string> token_bytes,
                                                        std::size_t size);
   /// Of a tokenizer, for a model with `size` logits. Tokens that do not stand for certain bytes
@@ -61,6 +66,10 @@ class GrammarVocabulary {
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t num_words() const noexcept { return (size_ + 31) / 32; }
+  /// The spellings of special tokens.
+  [[nodiscard]] std::span<const std::string> special_tokens() const noexcept {
+    return special_tokens_;
+  }
   /// Empty if no grammar takes it. Pre: 0 <= token < size().
   [[nodiscard]] std::string_view bytes(TokenId token) const;
   [[nodiscard]] const TokenBytesTree& tree() const noexcept { return tree_; }
@@ -76,6 +85,7 @@ class GrammarVocabulary {
 
   std::size_t size_ = 0;
   std::vector<std::string> token_bytes_;
+  std::vector<std::string> special_tokens_;
   std::vector<TokenId> same_bytes_;  ///< a chain through the tokens of equal bytes; empty if none
   TokenBytesTree tree_;
   std::vector<Slice> slices_;

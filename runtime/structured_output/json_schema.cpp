@@ -595,7 +595,7 @@ class SchemaConversion {
     std::vector<GrammarNodeId> excluded;
     if (end != std::string::npos)
       excluded.push_back(b.sequence({any, b.literal(style.end.substr(end)), any}));
-    if (!style.middle.ends_with('\n')) {
+    if (!style.text_middle.ends_with('\n')) {
       excluded.push_back(b.sequence({b.byte('\n'), any}));
       excluded.push_back(b.sequence({any, b.byte('\n')}));
     }
@@ -608,7 +608,7 @@ class SchemaConversion {
     GrammarBuilder& b = builder_;
     const bool is_text =
         std::find(style.texts.begin(), style.texts.end(), name) != style.texts.end();
-    return b.sequence({b.literal(style.begin + name + style.middle),
+    return b.sequence({b.literal(style.begin + name + (is_text ? style.text_middle : style.middle)),
                        is_text ? plain_text(schema, style) : value(schema), b.literal(style.end)});
   }
 

@@ -29,6 +29,7 @@ GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view schema,
 struct ParameterStyle {
   std::string begin;
   std::string middle;
+  std::string text_middle;  ///< in its place before those of `texts`
   std::string end;
   std::string separator;           ///< between two
   std::vector<std::string> texts;  ///< properties whose strings are written as they are

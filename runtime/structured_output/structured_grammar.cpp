@@ -33,8 +33,8 @@ Result<GrammarBuilder> json_grammar(const StructuredOutputsParams& what,
   return json_schema_grammar(what.texts.front(), options, limits);
 }
 
-Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what,
-                                  const GrammarLimits& limits) {
+Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what, const GrammarLimits& limits,
+                                  std::span<const std::string> special_tokens) {
   using Kind = StructuredOutputKind;
   if (what.kind == Kind::kChoice) return choice_grammar(what.texts, limits);
   const bool is_json_object = what.kind == Kind::kJsonObject;
@@ -52,7 +52,7 @@ Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what,
       return ebnf_or_lark_grammar(what.texts.front(), limits);
     case Kind::kStructuralTag: {
       ASSIGN_OR_RETURN(const JsonGrammarOptions options, json_options(what));
-      return structural_tag_grammar(what.texts.front(), options, limits);
+      return structural_tag_grammar(what.texts.front(), options, limits, special_tokens);
     }
     case Kind::kChoice:
       break;
@@ -64,8 +64,9 @@ Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what,
 }  // namespace
 
 Result<GrammarBuilder> structured_grammar(const StructuredOutputsParams& what,
-                                          const GrammarLimits& limits) {
-  auto grammar = grammar_of(what, limits);
+                                          const GrammarLimits& limits,
+                                          std::span<const std::string> special_tokens) {
+  auto grammar = grammar_of(what, limits, special_tokens);
   if (grammar.ok()) return grammar;
   Error error = std::move(grammar).error();
   error.param = what.field;

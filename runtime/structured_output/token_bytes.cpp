@@ -44,7 +44,18 @@ class TokenTexts {
 
   /// Empty if it does not stand for certain bytes.
   [[nodiscard]] std::string bytes_of(TokenId id) const {
-    if (tokenizer_.is_special(id)) return {};
+    if (tokenizer_.is_special(id)) {
+      const auto spelling = tokenizer_.id_to_token(id);
+      return spelling ? GrammarVocabulary::special_bytes(*spelling) : std::string();
+    }
+    std::string bytes = text_bytes_of(id);
+    // That byte is in no text; it marks special tokens.
+    if (bytes.find(GrammarVocabulary::kSpecialMark) != std::string::npos) bytes.clear();
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::string text_bytes_of(TokenId id) const {
     const std::string_view text = tokenizer_.lone_text(id);
     if (!text.empty()) return std::string(text);
     const auto spelling = tokenizer_.id_to_token(id);
@@ -61,8 +72,6 @@ class TokenTexts {
     if (!bytes || !has_other_than_ascii(*bytes)) return {};
     return std::move(*bytes);
   }
-
- private:
   [[nodiscard]] std::string behind_text(TokenId id) const {
     if (before_text_.empty()) return {};
     const std::string text = tokenizer_.decode(std::array{before_, id}, false);

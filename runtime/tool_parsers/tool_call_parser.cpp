@@ -36,7 +36,10 @@ ToolCallParser::ToolCallParser(const ToolFormat& format,
     alternatives_.push_back(std::move(alternative));
   }
   num_triggers_ = static_cast<int>(literals_.size());
-  literals_.insert(literals_.end(), format.markers.begin(), format.markers.end());
+  markers_ = format.markers;
+  for (const std::string_view marker : {format.section_begin, format.section_end})
+    if (!marker.empty()) markers_.push_back(trimmed(marker));
+  literals_.insert(literals_.end(), markers_.begin(), markers_.end());
   for (const std::string_view literal : literals_)
     first_bytes_.set(static_cast<unsigned char>(literal.front()));
   if (!format.parameter.empty()) {
@@ -145,8 +148,8 @@ bool ToolCallParser::literal_step(AnswerDelta& delta, bool& is_text) {
     case Match::kYes:
       return true;
     case Match::kNo:
-      if (std::ranges::find(format_.markers, literals_[static_cast<std::size_t>(literal)]) !=
-          format_.markers.end()) {
+      if (std::ranges::find(markers_, literals_[static_cast<std::size_t>(literal)]) !=
+          markers_.end()) {
         at_ += num_bytes;
       } else {
         content(num_bytes, delta);

@@ -78,6 +78,7 @@ class ToolCallParser {
 
   const ToolFormat& format_;
   const std::shared_ptr<const ToolDeclarations> tools_;
+  std::vector<std::string_view> markers_;   ///< of the format, those of a section included
   std::vector<std::string_view> literals_;  ///< triggers, then markers
   int num_triggers_ = 0;
   std::bitset<256> first_bytes_;  ///< of literals_

@@ -6,6 +6,13 @@
 namespace troupe {
 namespace {
 
+/// Around the messages of Harmony.
+const std::vector<std::string_view> kHarmonyMarkers = {
+    "<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
+    "<|end|>", "<|return|>"};
+const ToolFormat kHarmonyTexts = {
+    .name = "openai", .markers = kHarmonyMarkers, .has_special_tokens = true};
+
 // clang-format off
 /// Formats whose chat templates have more markers come before those with a part of them.
 const std::vector<ToolFormat> kFormats = {
@@ -25,31 +32,32 @@ const std::vector<ToolFormat> kFormats = {
     {.name = "minimax_m2",
      .patterns = {"<invoke name=\"{name}\">\n{parameters}\n</invoke>"},
      .parameter = "<parameter name=\"{key}\">{value}</parameter>\n",
-     .markers = {"<minimax:tool_call>", "</minimax:tool_call>"}, .has_special_tokens = true,
+     .section_begin = "<minimax:tool_call>\n", .section_end = "\n</minimax:tool_call>", .has_special_tokens = true,
      .templates = {{"<minimax:tool_call>"}}},
     {.name = "deepseek_v32",
      .patterns = {"<｜DSML｜invoke name=\"{name}\">\n{parameters}\n</｜DSML｜invoke>"},
      .parameter = "<｜DSML｜parameter name=\"{key}\" string=\"{id}\">{value}</｜DSML｜parameter>\n",
-     .markers = {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>"}, .has_special_tokens = true,
+     .section_begin = "<｜DSML｜function_calls>\n", .section_end = "\n</｜DSML｜function_calls>", .has_special_tokens = true,
      .templates = {{"｜DSML｜"}}},
     {.name = "deepseek_v3",
      .patterns = {"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{json}\n```<｜tool▁call▁end｜>"},
-     .markers = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"}, .has_special_tokens = true,
+     .section_begin = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>", .has_special_tokens = true,
      .templates = {{"<｜tool▁call▁begin｜>", "```json"}}},
     {.name = "deepseek_v31",
      .patterns = {"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json}<｜tool▁call▁end｜>"},
-     .markers = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"}, .has_special_tokens = true,
+     .section_begin = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>", .has_special_tokens = true, .between = "",
      .templates = {{"<｜tool▁call▁begin｜>"}}},
     {.name = "kimi_k2",
      .patterns = {"<|tool_call_begin|>functions.{name}:{id}<|tool_call_argument_begin|>{json}<|tool_call_end|>",
                   "<|tool_call_begin|>{name}:{id}<|tool_call_argument_begin|>{json}<|tool_call_end|>"},
-     .markers = {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"}, .ids = CallIds::kNumbered, .has_special_tokens = true,
+     .section_begin = "<|tool_calls_section_begin|>", .section_end = "<|tool_calls_section_end|>",
+     .ids = CallIds::kNumbered, .has_special_tokens = true, .between = "",
      .templates = {{"<|tool_calls_section_begin|>"}}},
     {.name = "mistral",
      .patterns = {"[TOOL_CALLS]{objects}", "[TOOL_CALLS]{object}",
                   "[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{json}",
                   "[TOOL_CALLS]{name}[ARGS]{json}", "[TOOL_CALLS]{name}{json}"},
-     .ids = CallIds::kNine, .has_special_tokens = true,
+     .ids = CallIds::kNine, .has_special_tokens = true, .held = {0, 2, 3}, .between = "",
      .templates = {{"[TOOL_CALLS]"}}},
     {.name = "functiongemma",
      .patterns = {"<start_function_call>call:{name}{escaped}<end_function_call>"},
@@ -57,8 +65,8 @@ const std::vector<ToolFormat> kFormats = {
      .templates = {{"<start_function_call>"}}},
     {.name = "granite",
      .patterns = {"<|tool_call|>{objects}", "<|tool_call|>{object}",
-                  "<tool_call>{objects}</tool_call>", "<tool_call>{object}</tool_call>"},
-     .has_special_tokens = true,
+                  "<tool_call>{objects}</tool_call>", "<tool_call>\n{object}\n</tool_call>"},
+     .has_special_tokens = true, .held = {0, 3},
      .templates = {{"<|tool_call|>", "<|start_of_role|>"}, {"<tool_call>", "<|start_of_role|>"}}},
     {.name = "lfm2",
      .patterns = {"<|tool_call_start|>[{python}]<|tool_call_end|>"},
@@ -79,32 +87,38 @@ const std::vector<ToolFormat> kFormats = {
                   "<|start|>assistant to=functions.{name}<|channel|>commentary<|message|>{json}<|call|>",
                   "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{json}<|call|>",
                   "<|channel|>commentary to=functions.{name}<|message|>{json}<|call|>"},
-     .markers = {"<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
-                 "<|end|>", "<|return|>"},
-     .has_special_tokens = true,
+     .markers = kHarmonyMarkers,
+     .has_special_tokens = true, .held = {2}, .between = "", .without_tools = &kHarmonyTexts,
      .templates = {{"<|channel|>", "<|constrain|>"}}},
     {.name = "phi4_mini_json",
      .patterns = {"functools{objects}", "<|tool_call|>{objects}<|/tool_call|>"},
-     .has_special_tokens = true,
+     .has_special_tokens = true, .held = {0, 1},
      .templates = {{"<|tool|>", "<|/tool|>"}}},
     {.name = "hermes", .aliases = {"qwen3_json"},
      .patterns = {"<tool_call>\n{object}\n</tool_call>"},
      .templates = {{"<tool_call>"}}},
     {.name = "llama4_pythonic",
      .patterns = {"<|python_start|>[{python}]<|python_end|>", "[{python}]"},
-     .has_special_tokens = true,
+     .has_special_tokens = true, .held = {1},
      .templates = {{"<|python_start|>"}, {"<|header_start|>"}}},
     {.name = "pythonic",
      .patterns = {"[{python}]"},
      .templates = {{"[func_name1("}}},
     {.name = "llama3_json", .aliases = {"llama4_json"},
      .patterns = {"<|python_tag|>{object}", "{object}"},
-     .separator = ";", .has_special_tokens = true,
+     .separator = ";", .has_special_tokens = true, .held = {1}, .between = "; ", .arguments_key = "parameters",
      .templates = {{"<|start_header_id|>", "\"parameters\""}}},
 };
 // clang-format on
 
 }  // namespace
+
+std::optional<ToolStrictLevel> find_tool_strict_level(std::string_view name) {
+  if (name == "auto") return ToolStrictLevel::kAuto;
+  if (name == "function") return ToolStrictLevel::kFunction;
+  if (name == "parameter") return ToolStrictLevel::kParameter;
+  return std::nullopt;
+}
 
 std::span<const ToolFormat> tool_formats() { return kFormats; }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/ordered_json.hpp"
+#include "runtime/tool_parsers/argument_text.hpp"
 #include "runtime/tool_parsers/call_pattern.hpp"
 #include "runtime/tool_parsers/tool_declarations.hpp"
 
@@ -94,8 +95,11 @@ bool has_any(std::string_view text, std::string_view characters) {
 Json parameters_format(const ToolFormat& format, const Json& schema, std::string_view function,
                        const ToolDeclarations& tools) {
   const CallPattern pattern = compile_pattern(format.parameter);
-  if (pattern.size() != 5 || pattern[1].kind != PatternPartKind::kKey ||
-      pattern[3].kind != PatternPartKind::kValue)
+  // <begin> {key} <middle> {value} <end>; the middle may have an {id}.
+  const std::size_t value = pattern.size() < 2 ? 0 : pattern.size() - 2;
+  const bool has_id = value == 5 && pattern[3].kind == PatternPartKind::kId;
+  if ((value != 3 && !has_id) || pattern[1].kind != PatternPartKind::kKey ||
+      pattern[value].kind != PatternPartKind::kValue)
     return nullptr;
   // The end of a value must not be found within it: no name or constant has a part of it.
   if (schema.dump().find('<') != std::string::npos) return nullptr;
@@ -107,18 +111,21 @@ Json parameters_format(const ToolFormat& format, const Json& schema, std::string
   }
   for (const Json& name : schema.value("required", Json::array()))
     if (!properties.contains(name)) return nullptr;
-  std::string end(pattern[4].literal);
-  if (pattern[2].literal.ends_with('\n')) {
+  const std::string_view rest = pattern[value - 1].literal;  // up to the value
+  const auto middle = [&](std::string_view is_text) {
+    std::string all(pattern[2].literal);
+    if (has_id) (all += is_text) += rest;
+    return all;
+  };
+  std::string end(pattern[value + 1].literal);
+  if (rest.ends_with('\n')) {
     end.insert(0, end.starts_with('\n') ? "" : "\n");
   }
   while (end.ends_with('\n')) end.pop_back();
-  return {{"type", "parameters"},
-          {"json_schema", schema},
-          {"begin", pattern[0].literal},
-          {"middle", pattern[2].literal},
-          {"end", end},
-          {"separator", "\n"},
-          {"texts", std::move(texts)}};
+  return {
+      {"type", "parameters"},      {"json_schema", schema},         {"begin", pattern[0].literal},
+      {"middle", middle("false")}, {"text_middle", middle("true")}, {"end", end},
+      {"separator", "\n"},         {"texts", std::move(texts)}};
 }
 
 /// Keyword arguments of Python, their values as JSON; null if a name is none of Python's.
@@ -141,8 +148,8 @@ Json any_arguments(const Json& tool, const CallPattern& pattern) {
     return part.kind == PatternPartKind::kParameters || part.kind == PatternPartKind::kPython;
   });
   if (!one_by_one) return schema;
-  for (const auto& [name, unused] : parameters_of(tool).value("properties", Json::object()).items())
-    schema["properties"][name] = true;
+  const Json properties = parameters_of(tool).value("properties", Json::object());
+  for (const auto& [name, unused] : properties.items()) schema["properties"][name] = true;
   return schema;
 }
 
@@ -154,23 +161,48 @@ struct HeldCall {
   std::string list_end;
 };
 
+/// The ids that models of a format write; null if these cannot be said.
+Json id_format(CallIds ids) {
+  switch (ids) {
+    case CallIds::kNumbered:
+      return {{"type", "regex"}, {"pattern", "0|[1-9][0-9]{0,3}"}};
+    case CallIds::kNine:
+      return {{"type", "regex"}, {"pattern", "[A-Za-z0-9]{9}"}};
+    case CallIds::kOpenAi:
+      break;
+  }
+  return nullptr;
+}
+
 std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& pattern,
                                   const std::string& name, const Json& schema,
                                   const ToolDeclarations& tools) {
   HeldCall held;
   std::string begin, end;
-  std::string call_end;  // of a call in a list
+  std::string call_end;           // of a call in a list
+  Json elements = Json::array();  // between them
+  std::string behind_element;     // text that is not in `elements` yet
+  const auto add = [&](Json element) {
+    if (!behind_element.empty())
+      elements.push_back({{"type", "const_string"}, {"value", std::exchange(behind_element, {})}});
+    elements.push_back(std::move(element));
+  };
   Json content = {{"type", "json_schema"}, {"json_schema", schema}};
-  const std::string object_begin = "{\"name\": " + Json(name).dump() + ", \"arguments\": ";
+  const std::string object_begin =
+      "{\"name\": " + Json(name).dump() + ", \"" + std::string(format.arguments_key) + "\": ";
   bool has_arguments = false, has_name = false;
   for (const PatternPart& part : pattern) {
     switch (part.kind) {
       case PatternPartKind::kLiteral:
-        (has_arguments ? end : begin) += part.literal;
+        (has_arguments ? end : elements.empty() ? begin : behind_element) += part.literal;
         continue;
       case PatternPartKind::kName:
         begin += name;
         has_name = true;
+        continue;
+      case PatternPartKind::kId:
+        add(id_format(format.ids));
+        if (elements.back().is_null()) return std::nullopt;
         continue;
       case PatternPartKind::kObject:
         begin += object_begin;
@@ -201,64 +233,121 @@ std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& p
     has_arguments = true;
   }
   if (!has_arguments || !has_name || content.is_null()) return std::nullopt;
+  if (!elements.empty()) {
+    add(std::move(content));
+    content = {{"type", "sequence"}, {"elements", std::move(elements)}};
+  }
   if (!held.list_begin.empty()) held.list_end += std::exchange(end, call_end);
   held.tag = {{"type", "tag"}, {"begin", begin}, {"content", std::move(content)}, {"end", end}};
   return held;
+}
+
+/// Calls by one of a format's patterns.
+struct HeldCalls {
+  Json all;             ///< FORMAT of one or more calls
+  Json tags;            ///< how they may begin in a text
+  std::string trigger;  ///< of the tags; empty: nothing tells a call from text
+};
+
+std::string_view without_space_behind(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kJsonSpace) + 1);
+}
+
+Result<std::optional<HeldCalls>> held_calls(const ToolFormat& format, std::size_t number,
+                                            const Json& tools, const ToolDeclarations& declarations,
+                                            const CallRule& rule) {
+  const CallPattern pattern = compile_pattern(format.patterns[number]);
+  std::optional<HeldCall> call;
+  Json tags = Json::array();
+  for (const Json& tool : tools) {
+    const std::string name = tool.at("function").at("name").get<std::string>();
+    if (!rule.function.empty() && rule.function != name) continue;
+    const bool by_schema =
+        rule.required || is_strict(tool) || rule.strict_level == ToolStrictLevel::kParameter;
+    call = held_call(format, pattern, name,
+                     by_schema ? parameters_of(tool) : any_arguments(tool, pattern), declarations);
+    if (!call) return std::optional<HeldCalls>();
+    tags.push_back(std::move(call->tag));
+  }
+  if (tags.empty())
+    return Error{ErrorCode::kNotFound, "there is no tool '" + rule.function + "'", "tools"};
+  HeldCalls held;
+  const bool is_list = !call->list_begin.empty();
+  held.all = {{"type", "tags_with_separator"},
+              {"separator", is_list ? ", " : format.between},
+              {"at_least_one", true},
+              {"tags", tags},
+              {"stop_after_first", !rule.parallel}};
+  held.tags = std::move(tags);
+  held.trigger = trigger_of(pattern);
+  if (!format.section_begin.empty()) held.trigger = without_space_behind(format.section_begin);
+  if (is_list || !format.section_begin.empty()) {
+    held.all = {{"type", "tag"},
+                {"begin", std::string(format.section_begin) + call->list_begin},
+                {"content", std::move(held.all)},
+                {"end", call->list_end + std::string(format.section_end)}};
+    held.tags = Json::array({held.all});
+  }
+  // Other text may begin alike.
+  if (std::ranges::any_of(format.markers, [&](std::string_view marker) {
+        return marker.starts_with(held.trigger);
+      }))
+    held.trigger.clear();
+  return std::optional(std::move(held));
+}
+
+/// Says of every text in a FORMAT that it names special tokens.
+void name_special_tokens(Json& format) {
+  if (format.is_array()) {
+    for (Json& element : format) name_special_tokens(element);
+  }
+  if (!format.is_object()) return;
+  const std::string type = format.value("type", "");
+  if (type == "json_schema" || type == "regex") return;
+  for (const char* key : {"elements", "tags", "content"})
+    if (format.contains(key)) name_special_tokens(format[key]);
+  if (type != "sequence" && type != "or") format["special_tokens"] = true;
 }
 
 }  // namespace
 
 Result<std::optional<std::string>> calls_tag(const ToolFormat& format, std::string_view tools_json,
                                              const CallRule& rule) {
-  if (format.has_special_tokens || format.patterns.empty()) return std::optional<std::string>();
-  const CallPattern pattern = compile_pattern(format.patterns.front());
-  const std::string trigger(trigger_of(pattern));
-  if (trigger.empty() && !rule.required) return std::optional<std::string>();
   const Json tools = Json::parse(tools_json, nullptr, false);
   ASSIGN_OR_RETURN(const ToolDeclarations declarations, ToolDeclarations::parse(tools_json));
-  std::optional<HeldCall> call;
-  Json tags = Json::array();
-  for (const Json& tool : tools) {
-    const std::string name = tool.at("function").at("name").get<std::string>();
-    if (!rule.function.empty() && rule.function != name) continue;
-    const Json schema =
-        rule.required || is_strict(tool) ? parameters_of(tool) : any_arguments(tool, pattern);
-    call = held_call(format, pattern, name, schema, declarations);
-    if (!call) return std::optional<std::string>();
-    tags.push_back(std::move(call->tag));
+  Json alternatives = Json::array(), tags = Json::array(), triggers = Json::array();
+  for (const std::size_t number : format.held) {
+    ASSIGN_OR_RETURN(auto held, held_calls(format, number, tools, declarations, rule));
+    if (!held || (held->trigger.empty() && !rule.required)) return std::optional<std::string>();
+    alternatives.push_back(std::move(held->all));
+    for (Json& tag : held->tags) tags.push_back(std::move(tag));
+    if (std::ranges::find(triggers, Json(held->trigger)) == triggers.end())
+      triggers.push_back(held->trigger);
   }
-  if (tags.empty())
-    return Error{ErrorCode::kNotFound, "there is no tool '" + rule.function + "'", "tools"};
-  const bool is_list = !call->list_begin.empty();
-  Json calls = {{"type", "tags_with_separator"},
-                {"separator", is_list ? ", " : "\n"},
-                {"at_least_one", true},
-                {"tags", std::move(tags)},
-                {"stop_after_first", !rule.parallel}};
-  if (is_list && rule.required) {
-    calls = {{"type", "sequence"},
-             {"elements",
-              {{{"type", "const_string"}, {"value", call->list_begin}},
-               std::move(calls),
-               {{"type", "const_string"}, {"value", call->list_end}}}}};
-  }
+  Json calls = alternatives.size() == 1
+                   ? std::move(alternatives.front())
+                   : Json{{"type", "or"}, {"elements", std::move(alternatives)}};
   if (!rule.required) {
-    Json held = is_list ? Json::array({{{"type", "tag"},
-                                        {"begin", call->list_begin},
-                                        {"content", std::move(calls)},
-                                        {"end", call->list_end}}})
-                        : std::move(calls["tags"]);
     calls = {{"type", "triggered_tags"},
-             {"triggers", {trigger}},
-             {"tags", std::move(held)},
+             {"triggers", std::move(triggers)},
+             {"tags", std::move(tags)},
              {"stop_after_first", !rule.parallel}};
   }
+  if (format.has_special_tokens) name_special_tokens(calls);
   return std::optional(Json{{"format", std::move(calls)}}.dump());
 }
 
 bool has_strict_tool(std::string_view tools_json) {
   const Json tools = Json::parse(tools_json, nullptr, false);
   return std::any_of(tools.begin(), tools.end(), is_strict);
+}
+
+std::string without_strict(std::string_view tools_json) {
+  Json tools = Json::parse(tools_json, nullptr, false);
+  for (Json& tool : tools)
+    if (tool.is_object() && tool.contains("function") && tool["function"].is_object())
+      tool["function"].erase("strict");
+  return tools.dump();
 }
 
 }  // namespace troupe

@@ -24,18 +24,21 @@ struct CallRule {
   std::string function;   ///< the only one; empty: any of the tools
   bool required = false;  ///< the answer is calls; false: text in which calls may begin
   bool parallel = true;   ///< any number of calls; false: one
+  ToolStrictLevel strict_level = ToolStrictLevel::kAuto;
 };
 
 /// The structural tag that holds an answer to the rule in the model's own format, made of the same
-/// pattern that parses it. The arguments of a function match its schema, if the call is required or
-/// the function is `strict`, and are an object otherwise. Nullopt: the format cannot be held, since
-/// its markers are special tokens, or not for these parameters (names that the format cannot
-/// write). Errors: as parameters_schema.
+/// patterns that parse it. The arguments of a function match its schema, if the call is required,
+/// the function is `strict` or the level says so, and are an object otherwise. Nullopt: the format
+/// cannot be held, or, unless the call is required, does not tell calls from text; or not for these
+/// parameters (names that the format cannot write). Errors: as parameters_schema.
 [[nodiscard]] Result<std::optional<std::string>> calls_tag(const ToolFormat& format,
                                                            std::string_view tools_json,
                                                            const CallRule& rule);
 
 /// Whether one of the tools is `strict`.
 [[nodiscard]] bool has_strict_tool(std::string_view tools_json);
+/// The tools as a chat template shows them: `strict` is for the server, not for the model.
+[[nodiscard]] std::string without_strict(std::string_view tools_json);
 
 }  // namespace troupe

@@ -1,52 +1,75 @@
 #include "runtime/worker/draft_model.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "runtime/models/layers.hpp"
 
 namespace troupe {
+
 Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& options, Device& device,
-                                                     std::int64_t vocab_size,
-                                                     std::int64_t max_model_len,
+                                                     LoadedModel& target,
                                                      const LoadProgressCallback& progress) {
-  const std::string& name = options.speculative.draft_model;
+  const SpeculativeDecoding& speculative = options.speculative;
+  const std::string& folder =
+      speculative.draft_model.empty() ? options.model : speculative.draft_model;
+  const std::string name = (speculative.has_draft_head() ? "draft head " : "draft model ") + folder;
   const auto refuse = [&](const std::string& what) {
-    return invalid_argument("draft model " + name + ": " + what, "speculative-config");
+    return invalid_argument(name + ": " + what, "speculative-config");
   };
-  if (const std::int32_t limit = options.speculative.draft_max_model_len;
+  const std::int64_t max_model_len = target.model->max_model_len();
+  if (const std::int32_t limit = speculative.draft_max_model_len;
       limit != 0 && limit < max_model_len)
     return refuse("its max_model_len is " + std::to_string(limit) +
                   ", it must be at least the model's, " + std::to_string(max_model_len));
-  ParallelConfig parallel = options.parallel;
-  parallel.expert_parallel = false;  // a draft model may have no experts
-  auto loaded = load_model(name, device,
-                           {.dtype = options.dtype,
-                            .quantization = options.speculative.draft_quantization,
-                            .packed_weights_dir = options.packed_weights_dir,
-                            .max_model_len = max_model_len,
-                            .parallel = parallel},
-                           progress);
-  if (!loaded.ok())
-    return Error{loaded.error().code, "draft model " + name + ": " + loaded.error().message};
-  const Model& model = *loaded->model;
-  if (model.vocab_size() != vocab_size)
-    return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
-                  " tokens, the model's has " + std::to_string(vocab_size));
-  // What it has read of drafts that are not accepted cannot be taken back.
-  for (const LayerCacheSpec& layer : model.kv_cache_specs(options.block_size, loaded->dtype))
+  ModelLoadOptions load{.dtype = options.dtype,
+                        .quantization = speculative.draft_quantization,
+                        .packed_weights_dir = options.packed_weights_dir,
+                        .max_model_len = max_model_len,
+                        .parallel = options.parallel};
+  LoadedDraftHead loaded;
+  Result<void> done;
+  if (speculative.has_draft_head()) {
+    auto head = load_draft_head(speculative.draft_head, folder, target, device, load, progress);
+    done = head.ok() ? Result<void>() : head.error();
+    if (head.ok()) loaded = std::move(head).value();
+  } else {
+    // The last stage drafts, with layers of one stage.
+    load.parallel.rank = options.parallel.tensor_rank();
+    load.parallel.pipeline_parallel_size = 1;
+    load.parallel.expert_parallel = false;  // a draft model may have no experts
+    auto model = load_model(folder, device, load, progress);
+    done = model.ok() ? Result<void>() : model.error();
+    if (model.ok()) loaded.loaded = std::move(model).value();
+  }
+  if (!done.ok()) return Error{done.error().code, name + ": " + done.error().message};
+  Model& model = *loaded.loaded.model;
+  for (const LayerCacheSpec& layer : model.kv_cache_specs(options.block_size, DType::kF32))
     if (layer.spec.is<MambaSpec>())
       return Error{ErrorCode::kUnsupported,
-                   "draft model " + name +
-                       ": it has layers with recurrent states, which only the "
-                       "model itself may have",
+                   name + ": " + loaded.loaded.config.architecture +
+                       " keeps states behind its tokens, which guesses cannot be taken back from",
                    "speculative-config"};
-  std::unique_ptr<DraftModel> draft(new DraftModel(options, device, std::move(loaded).value()));
-  RETURN_IF_ERROR(draft->reserve_memory());
+  if (loaded.head == nullptr && model.vocab_size() != target.model->vocab_size())
+    return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
+                  " tokens, the model's has " + std::to_string(target.model->vocab_size()));
+  if (loaded.head != nullptr && loaded.head->takes_layer_inputs()) {
+    if (options.parallel.pipeline_parallel_size > 1)
+      return Error{ErrorCode::kUnsupported,
+                   name +
+                       ": it takes the inputs of layers of several pipeline stages, with "
+                       "pipeline-parallel-size 1 only",
+                   "speculative-config"};
+    RETURN_IF_ERROR(target.model->keep_layer_inputs(loaded.head->input_layers()));
+  }
+  std::unique_ptr<DraftModel> draft(
+      new DraftModel(options, device, std::move(loaded.loaded), loaded.head));
+  RETURN_IF_ERROR(draft->reserve_memory(target.model->vocab_size()));
   return draft;
 }
 
-Result<void> DraftModel::reserve_memory() {
+Result<void> DraftModel::reserve_memory(std::int64_t vocab_size) {
   Model& model = *loaded_.model;
   // A step's own tokens, and behind them the one that each of its requests has got.
   const std::int64_t max_tokens = std::int64_t{options_.max_num_batched_tokens} + max_num_drafts();
@@ -54,6 +77,12 @@ Result<void> DraftModel::reserve_memory() {
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
   ASSIGN_OR_RETURN(hidden_, allocate_floats(device_, max_num_drafts(), model.hidden_size(),
                                             "the draft model's hidden states"));
+  if (head_ != nullptr) {
+    const std::int64_t columns = std::max(head_->target_state_size(), head_->hidden_size());
+    ASSIGN_OR_RETURN(states_,
+                     allocate_floats(device_, max_tokens, columns, "the draft head's states"));
+    if (!head_->token_ids().empty()) whole_logits_.resize(static_cast<std::size_t>(vocab_size));
+  }
   return row_logits_.reserve(device_, model.vocab_size());
 }
 
@@ -63,76 +92,135 @@ void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& 
   batch_.emplace(tables);
 }
 
-void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* peers,
-                         Communicator* model_peers, ModelRunnerOutput& output) {
+void DraftModel::propose(std::span<const InputBatch::Row> rows, ConstMatrix states,
+                         Communicator* peers, Communicator* model_peers,
+                         ModelRunnerOutput& output) {
   peers_ = peers;
   model_peers_ = model_peers;
-  add_certain_tokens(rows);
-  forward();
+  add_certain_tokens(rows, states);
+  forward(/*takes_target_states=*/true);
   while (!drafts_.empty()) {
     draw(output);
     if (drafts_.empty()) break;
-    batch_->clear();
-    for (Draft& draft : drafts_) {
-      const std::size_t num_tokens = draft.request->token_ids.size() + draft.token_ids.size();
-      batch_->add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
-                  draft.request->table_row, 1);
-    }
-    forward();
+    add_guesses();
+    forward(/*takes_target_states=*/false);
   }
 }
 
-void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
+std::int64_t DraftModel::num_wanted(const InputBatch::Row& row, std::int64_t num_slots) const {
+  WorkerRequest& request = *row.request;
+  if (!row.samples || request.failed) return 0;
+  const auto num_known = static_cast<std::int64_t>(request.token_ids.size());
+  // The last guess is computed in the next step only, and a head is one token behind.
+  const std::int64_t num_free = num_slots - num_known + (head_ != nullptr ? 2 : 1);
+  const std::int64_t most = std::min({std::int64_t{options_.speculative.num_draft_tokens},
+                                      loaded_.model->max_model_len() - num_known, num_free});
+  if (!options_.speculative.adaptive || most <= 0) return most;
+  const auto num_drafted = static_cast<std::int32_t>(row.drafts.size());
+  const std::int64_t num_sampled =
+      num_known - (request.num_computed_tokens + row.num_tokens - num_drafted);
+  request.draft_limit.observe(num_drafted, static_cast<std::int32_t>(num_sampled) - 1);
+  return request.draft_limit.next(static_cast<std::int32_t>(most));
+}
+
+void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, ConstMatrix states) {
   batch_->clear();
   drafts_.clear();
+  // A head takes the token behind the one whose state it has.
+  const std::int32_t shift = head_ != nullptr ? 1 : 0;
   for (const InputBatch::Row& row : rows) {
     const WorkerRequest& request = *row.request;
     const std::int32_t begin = request.num_computed_tokens;
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
     const std::int64_t num_slots = tables_->num_slots(request.table_row);
-    const bool drafts = row.samples && !request.failed;
-    // What has been sampled last is computed with the request's next step, too: then for certain.
-    const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(
-        {num_slots, num_known, drafts ? num_known : begin + row.num_tokens}));
+    // What has been sampled last a model computes as well: with the request's next step, too, but
+    // then for certain.
+    const bool has_sampled = row.samples && !request.failed;
+    const std::int32_t step_end =
+        has_sampled ? num_known : std::min(num_known, begin + row.num_tokens + shift);
+    const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(num_slots, step_end - shift));
+    const std::int64_t wanted = num_wanted(row, num_slots);
     if (begin >= end) continue;
-    const std::int64_t num_wanted =
-        !drafts ? 0
-                : std::min({std::int64_t{options_.speculative.num_draft_tokens},
-                            loaded_.model->max_model_len() - num_known, num_slots - num_known + 1});
-    batch_->add(
-        std::span(request.token_ids)
-            .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-        begin, request.table_row, num_wanted > 0 ? 1 : 0);
-    if (num_wanted <= 0) continue;
+    if (head_ != nullptr) {
+      CHECK(row.num_outputs == row.num_tokens && end - begin <= row.num_tokens, row.num_outputs,
+            row.num_tokens, begin, end);
+      copy_states({states.row(row.first_output), end - begin, states.num_cols, states.row_stride},
+                  batch_->num_tokens());
+    }
+    batch_->add(std::span(request.token_ids)
+                    .subspan(static_cast<std::size_t>(begin + shift),
+                             static_cast<std::size_t>(end - begin)),
+                begin, request.table_row, wanted > 0 ? 1 : 0);
+    if (wanted <= 0) continue;
     drafts_.push_back({.request = &request,
                        .sampling = request.sampling,
-                       .num_wanted = static_cast<std::size_t>(num_wanted),
-                       .token_ids = {}});
+                       .num_wanted = static_cast<std::size_t>(wanted),
+                       .token_ids = {},
+                       .row = std::ssize(drafts_)});
   }
 }
 
-void DraftModel::forward() {
+void DraftModel::add_guesses() {
+  batch_->clear();
+  std::int64_t row = 0;
+  for (Draft& draft : drafts_) {
+    const std::size_t num_tokens = draft.request->token_ids.size() + draft.token_ids.size();
+    const auto position = static_cast<std::int32_t>(num_tokens) - (head_ != nullptr ? 2 : 1);
+    batch_->add(std::span(draft.token_ids).last(1), position, draft.request->table_row, 1);
+    if (head_ != nullptr) copy_states({step_hidden_.row(draft.row), 1, step_hidden_.num_cols}, row);
+    draft.row = row++;
+  }
+}
+
+void DraftModel::copy_states(ConstMatrix states, std::int64_t to) {
+  device_.copy(floats(states_) + to * states.num_cols, states.data,
+               static_cast<std::size_t>(states.num_rows * states.num_cols) * sizeof(float));
+}
+
+void DraftModel::forward(bool takes_target_states) {
   if (batch_->num_tokens() == 0) return;
   CHECK(batch_->num_outputs() <= max_num_drafts(), batch_->num_outputs(), max_num_drafts());
+  if (head_ != nullptr) {
+    const std::int64_t columns =
+        takes_target_states ? head_->target_state_size() : head_->hidden_size();
+    head_->set_states({floats(states_), batch_->num_tokens(), columns}, takes_target_states);
+  }
   step_hidden_ = Matrix(floats(hidden_), batch_->num_outputs(), loaded_.model->hidden_size());
   loaded_.model->forward(batch_->view(), caches_, model_peers_, step_hidden_);
+}
+
+std::span<float> DraftModel::whole_vocabulary(std::span<float> logits) {
+  if (whole_logits_.empty()) return logits;
+  std::ranges::fill(whole_logits_, -std::numeric_limits<float>::infinity());
+  const std::span<const TokenId> ids = head_->token_ids();
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    whole_logits_[static_cast<std::size_t>(ids[i])] = logits[i];
+  return whole_logits_;
 }
 
 bool DraftModel::draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden) {
   Model& model = *loaded_.model;
   const Matrix logits = row_logits_.compute(model, hidden, model_peers_);
   drawn_.assign(drafts.size(), kNoToken);
-  const std::int32_t output_rank = options_.parallel.output_rank();
-  if (options_.parallel.rank == output_rank) {
+  if (options_.parallel.rank == options_.parallel.output_rank()) {
     for (std::size_t i = 0; i < drafts.size(); ++i) {
-      const Result<TokenId> token = sampler_.draw(
-          {logits.row(static_cast<std::int64_t>(i)), static_cast<std::size_t>(model.vocab_size())},
-          drafts[i].sampling);
+      const Result<TokenId> token =
+          sampler_.draw(whole_vocabulary({logits.row(static_cast<std::int64_t>(i)),
+                                          static_cast<std::size_t>(model.vocab_size())}),
+                        drafts[i].sampling);
       if (token.ok()) drawn_[i] = *token;
     }
   }
-  return peers_ == nullptr ||
-         peers_->broadcast(std::as_writable_bytes(std::span(drawn_)), output_rank);
+  return peers_ == nullptr || share_drawn();
+}
+
+bool DraftModel::share_drawn() {
+  const std::int32_t output_rank = options_.parallel.output_rank();
+  const auto drawn = std::as_writable_bytes(std::span(drawn_));
+  if (options_.parallel.rank != output_rank) return peers_->recv(drawn, output_rank);
+  for (std::int32_t peer = 1; peer < peers_->group_size(); ++peer)
+    peers_->send(drawn, output_rank + peer);
+  return true;
 }
 
 void DraftModel::draw(ModelRunnerOutput& output) {

@@ -1,5 +1,5 @@
 #pragma once
-// Drafts for speculative decoding from a second, smaller model.
+// Drafts for speculative decoding from a second, smaller model, or from a draft head.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "messages/model_runner_output.hpp"
 #include "messages/worker.hpp"
 #include "runtime/models/communicator.hpp"
+#include "runtime/models/draft_head.hpp"
 #include "runtime/models/load_model.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/input_batch.hpp"
@@ -26,19 +27,24 @@ namespace troupe {
 /// the other model's is, whoever uses the block next; and of every request that has a new token, it
 /// guesses the ones behind it. What it writes for guesses is overwritten in the next step.
 ///
+/// A draft head (DraftHead) does the same with what the other model makes of its tokens. Its entry
+/// at a position depends on the token behind it, which need not be in the same block: so of blocks
+/// that were found in the prefix cache, the last one is computed again
+/// (KVCacheSettings::eagle_block_drop).
+///
 /// A guess is drawn with the request's parameters and the number of the token's position: as the
 /// other model would draw it if the models agreed.
 ///
-/// Ranks that share the layers of one model share those of the other in the same way. The output
-/// rank draws, and tells the others.
+/// The ranks of the last stage have all its layers, and share them as they share their own. The
+/// output rank draws, and tells them.
 class DraftModel {
  public:
-  /// Loads options.speculative.draft_model for requests of up to max_model_len tokens. Errors:
-  /// those of load_model; kInvalidArgument for another vocabulary than vocab_size tokens, or for a
-  /// model made for fewer tokens.
+  /// Loads what options.speculative names, for requests of up to max_model_len tokens of `target`,
+  /// which outlives it and has not been reserved. Errors: those of load_model; kInvalidArgument for
+  /// another vocabulary, or for a model made for fewer tokens; kUnsupported for one that keeps
+  /// states, as these cannot be taken back, and for a head that takes what another stage has.
   static Result<std::unique_ptr<DraftModel>> load(const WorkerOptions& options, Device& device,
-                                                  std::int64_t vocab_size,
-                                                  std::int64_t max_model_len,
+                                                  LoadedModel& target,
                                                   const LoadProgressCallback& progress);
 
   [[nodiscard]] const Model& model() const noexcept { return *loaded_.model; }
@@ -47,14 +53,19 @@ class DraftModel {
   /// The type that its checkpoint, or the option, names.
   [[nodiscard]] DType dtype() const noexcept { return loaded_.dtype; }
 
+  /// Null: it is a model.
+  [[nodiscard]] const DraftHead* head() const noexcept { return head_; }
+
   /// Takes the pages of its layers. `tables`: those of the rows that propose() gets.
   void set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables);
 
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
   /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is
   /// null if there is one, and `model_peers` are the same for data on the device. If their status
-  /// is an error then, the drafts mean nothing. Pre: set_cache() was called.
-  void propose(std::span<const InputBatch::Row> rows, Communicator* peers,
+  /// is an error then, the drafts mean nothing. `states`: for a head, what it takes of the other
+  /// model, a row for each token of the step. Pre: set_cache() was called; with a head, all tokens
+  /// of the step are outputs.
+  void propose(std::span<const InputBatch::Row> rows, ConstMatrix states, Communicator* peers,
                Communicator* model_peers, ModelRunnerOutput& output);
 
  private:
@@ -64,19 +75,30 @@ class DraftModel {
     SamplingState sampling;
     std::size_t num_wanted = 0;
     std::vector<TokenId> token_ids;
+    std::int64_t row = 0;  ///< of the last pass' hidden states
   };
 
-  DraftModel(const WorkerOptions& options, Device& device, LoadedModel loaded)
-      : options_(options), device_(device), loaded_(std::move(loaded)) {}
-  Result<void> reserve_memory();
+  DraftModel(const WorkerOptions& options, Device& device, LoadedModel loaded, DraftHead* head)
+      : options_(options), device_(device), loaded_(std::move(loaded)), head_(head) {}
+  Result<void> reserve_memory(std::int64_t vocab_size);
   /// The tokens that the step has made certain, as far as there are slots.
-  void add_certain_tokens(std::span<const InputBatch::Row> rows);
-  void forward();
+  void add_certain_tokens(std::span<const InputBatch::Row> rows, ConstMatrix states);
+  /// The last guess of each of drafts_.
+  void add_guesses();
+  /// How many guesses the request gets behind its step. num_slots: those it has blocks for.
+  [[nodiscard]] std::int64_t num_wanted(const InputBatch::Row& row, std::int64_t num_slots) const;
+  /// states_ from row `to` on = these; on the device.
+  void copy_states(ConstMatrix states, std::int64_t to);
+  void forward(bool takes_target_states);
   /// One token for each of drafts_; those that have enough, or get none, go to the output.
   void draw(ModelRunnerOutput& output);
   /// The next token of each of these, whose hidden states are given; kNoToken: there is none.
   /// False: the output rank did not tell.
   bool draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden);
+  /// A row of logits over the whole vocabulary.
+  [[nodiscard]] std::span<float> whole_vocabulary(std::span<float> logits);
+  /// What the output rank has drawn, on all ranks of the stage; false: it did not come.
+  bool share_drawn();
   /// Requests that a step can draft for.
   [[nodiscard]] std::int64_t max_num_drafts() const noexcept {
     return std::max(options_.max_num_seqs, 1);
@@ -85,6 +107,7 @@ class DraftModel {
   WorkerOptions options_;
   Device& device_;
   LoadedModel loaded_;
+  DraftHead* head_;  // loaded_'s model, if it is one
   std::vector<LayerKvCache> caches_;
   const BlockTables* tables_ = nullptr;
   std::optional<FlatBatch> batch_;  // none before set_cache
@@ -94,8 +117,10 @@ class DraftModel {
   Communicator* peers_ = nullptr;        // of the current propose()
   Communicator* model_peers_ = nullptr;  // likewise
   DeviceMemory hidden_;                  // [max_num_drafts, hidden_size]
+  DeviceMemory states_;                  // of a head's next pass, one row for each token
   LogitRows row_logits_;
-  Matrix step_hidden_;  // of the current pass, in hidden_: row i is that of drafts_[i]
+  std::vector<float> whole_logits_;  // [vocabulary of the other model]
+  Matrix step_hidden_;               // of the current pass, in hidden_: row i is that of drafts_[i]
 };
 
 }  // namespace troupe

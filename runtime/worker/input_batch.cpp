@@ -163,7 +163,8 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     CHECK(num_drafts == 0 || num_needed == num_known, value(request.id), num_needed, num_known);
     const bool samples = num_needed == num_known && !request.failed;
     const std::int32_t num_scored = num_scoring_tokens(request, num_tokens);
-    const bool gives_all = num_scored > 0 || options_.pooling == PoolingType::kCls ||
+    const bool gives_all = options_.gives_all || num_scored > 0 ||
+                           options_.pooling == PoolingType::kCls ||
                            options_.pooling == PoolingType::kMean;
     const std::int32_t num_outputs = gives_all ? num_tokens : samples ? 1 + num_drafts : 0;
     rows_.push_back({.request = &request,

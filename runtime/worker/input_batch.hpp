@@ -81,6 +81,7 @@ class InputBatch {
     /// A request's item is what its tokens attend to, and no token stands for it.
     bool encoder_decoder = false;
     PoolingType pooling = PoolingType::kNone;
+    bool gives_all = false;  ///< all tokens are outputs
   };
   /// block_sizes: per KV-cache group.
   explicit InputBatch(const std::vector<GroupBlockSizes>& block_sizes)

@@ -40,6 +40,11 @@ BlockContent block_content(const KVCacheSpec& spec) {
   return spec.is<CrossAttentionSpec>() ? BlockContent::kEncoder : BlockContent::kTokens;
 }
 
+/// Behind the last of these, the model's own.
+std::int32_t first_draft_layer(const std::vector<LayerCacheSpec>& own) {
+  return own.empty() ? 0 : own.back().layer + 1;
+}
+
 bool has_cross_attention(const std::vector<LayerCacheSpec>& specs) {
   return std::ranges::any_of(
       specs, [](const LayerCacheSpec& layer) { return layer.spec.is<CrossAttentionSpec>(); });
@@ -102,7 +107,7 @@ ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, 
                                 .max_cached_requests = speculative.suffix_max_cached_requests,
                                 .max_spec_factor = speculative.suffix_max_spec_factor,
                                 .min_token_prob = speculative.suffix_min_token_prob});
-  else if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
+  else if (speculative.num_draft_tokens > 0 && !speculative.has_draft_layers())
     proposer_.emplace(speculative.prompt_lookup_min, speculative.prompt_lookup_max);
 }
 
@@ -145,12 +150,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
   const auto cache_dtype =
       parse_kv_cache_dtype(runner->options_.kv_cache_dtype, runner->loaded_.dtype);
   if (!cache_dtype.ok()) return cache_dtype.error();
-  if (!options.speculative.draft_model.empty()) {
-    CHECK(options.parallel.pipeline_parallel_size == 1, options.parallel.pipeline_parallel_size);
-    const Model& model = *runner->loaded_.model;
+  if (options.speculative.has_draft_layers() && options.parallel.is_last_stage()) {
     ASSIGN_OR_RETURN(runner->draft_model_,
-                     DraftModel::load(options, *runner->device_, model.vocab_size(),
-                                      model.max_model_len(), progress));
+                     DraftModel::load(options, *runner->device_, runner->loaded_, progress));
   }
   RETURN_IF_ERROR(runner->reserve_memory());
   return runner;
@@ -187,11 +189,11 @@ Result<void> ModelRunner::reserve_memory() {
 std::vector<LayerCacheSpec> ModelRunner::kv_cache_specs() const {
   std::vector<LayerCacheSpec> specs = cache_specs(*loaded_.model, loaded_.dtype, options_);
   if (draft_model_ == nullptr) return specs;
-  // With a draft model there is one stage.
-  const auto num_own = static_cast<std::int32_t>(specs.size());
+  // The last stage drafts, and has the last of the model's layers.
+  const std::int32_t first = first_draft_layer(specs);
   for (LayerCacheSpec& layer :
        cache_specs(draft_model_->model(), draft_model_->dtype(), options_)) {
-    layer.layer += num_own;
+    layer.layer += first;
     specs.push_back(std::move(layer));
   }
   return specs;
@@ -219,12 +221,18 @@ ModelLoaded ModelRunner::describe() const {
           .encoder_key = encoder_key(loaded_.config, loaded_.dtype, options_.quantization),
           .two_way_items = model.sees_items_both_ways(),
           .kv_cache_specs = kv_cache_specs(),
+          .num_draft_layers =
+              draft_model_ == nullptr
+                  ? 0
+                  : static_cast<std::int32_t>(
+                        cache_specs(draft_model_->model(), draft_model_->dtype(), options_).size()),
           .weight_bytes = model.weight_bytes() +
                           (draft_model_ == nullptr ? 0 : draft_model_->model().weight_bytes()),
           .available_bytes = std::max<std::int64_t>(0, left_bytes)};
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
+  if (kv_blend_ != nullptr) RETURN_IF_ERROR(loaded_.model->check_blend());
   open_step_.reset();
   batch_.reset();
   if (encoder_) encoder_->clear();
@@ -289,11 +297,12 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
                                      .max_two_way_span = smallest_window(loaded_.config),
                                      .is_encoder = loaded_.model->is_encoder(),
                                      .encoder_decoder = has_cross_attention(specs),
-                                     .pooling = pooler_.type});
+                                     .pooling = pooler_.type,
+                                     .gives_all = has_draft_head()});
   if (draft_model_ != nullptr) {
-    const std::size_t num_own =
-        loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype).size();
-    const auto first_other = caches.begin() + static_cast<std::ptrdiff_t>(num_own);
+    const std::int32_t first =
+        first_draft_layer(loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype));
+    const auto first_other = caches.begin() + first;
     draft_model_->set_cache({first_other, caches.end()}, batch_->tables());
     caches.erase(first_other, caches.end());
   }
@@ -321,10 +330,12 @@ KVCacheMemory ModelRunner::cache_memory() {
 Result<void> ModelRunner::warm_up() {
   auto extensions = std::exchange(extensions_, {});
   auto layer_hooks = std::exchange(layer_hooks_, {});
+  KvBlend* const kv_blend = std::exchange(kv_blend_, nullptr);
   auto ec_connector = std::exchange(ec_connector_, nullptr);
   Result<void> done = run_warm_up_steps();
   extensions_ = std::move(extensions);
   layer_hooks_ = std::move(layer_hooks);
+  kv_blend_ = kv_blend;
   ec_connector_ = std::move(ec_connector);
   return done;
 }
@@ -486,6 +497,10 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
 void ModelRunner::add_extension(std::unique_ptr<StepExtension> extension) {
   CHECK(extension != nullptr && !open_step_);
   if (extension->has_layer_hooks()) layer_hooks_.push_back(extension.get());
+  if (KvBlend* const blend = extension->kv_blend()) {
+    CHECK(kv_blend_ == nullptr);
+    kv_blend_ = blend;
+  }
   extensions_.push_back(std::move(extension));
 }
 
@@ -545,6 +560,7 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
 
   ForwardBatch batch = batch_->forward_batch();
   batch.layer_hooks = layer_hooks_;
+  batch.kv_blend = kv_blend_;
   if (adapters_) {
     RETURN_IF_ERROR(find_adapters(step, batch.adapter_ids));
     batch.adapters = step_adapters_;
@@ -646,9 +662,15 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
     // step.
     take_all_samples();
     if (has_peers) RETURN_IF_ERROR(peers_->status());
-    draft_model_->propose(rows, peers_.get(), model_peers(), output);
+    const ConstMatrix states = has_draft_head() && draft_model_->head()->takes_layer_inputs()
+                                   ? loaded_.model->kept_layer_inputs()
+                                   : step_hidden_;
+    draft_model_->propose(rows, states, peers_.get(), model_peers(), output);
     RETURN_IF_ERROR(step_status());
-    for (const auto& [id, drafts] : output.draft_token_ids) batch_->find(id)->next_drafts = drafts;
+    // The first stage has placeholders where the Scheduler has: they are no drafts on any stage.
+    if (options_.parallel.pipeline_parallel_size == 1)
+      for (const auto& [id, drafts] : output.draft_token_ids)
+        batch_->find(id)->next_drafts = drafts;
   }
   if (!is_output_rank()) return reports_of(std::move(output));
   return output;
@@ -672,13 +694,27 @@ std::span<float> ModelRunner::logits_of(std::int32_t output) {
   Model& model = *loaded_.model;
   CHECK(output >= first_logits_, output, first_logits_);
   if (output >= first_logits_ + step_logits_.num_rows) {
-    const std::int64_t num_rows =
-        std::min(std::int64_t{LogitRows::kMaxRows}, step_hidden_.num_rows - output);
+    std::int64_t num_rows = 1;
+    while (num_rows < std::min(std::int64_t{LogitRows::kMaxRows}, step_hidden_.num_rows - output) &&
+           needed_logits_[static_cast<std::size_t>(output + num_rows)])
+      ++num_rows;
     first_logits_ = output;
     step_logits_ = row_logits_.compute(
         model, ConstMatrix(step_hidden_.row(output), num_rows, model.hidden_size()), model_peers());
   }
   return {step_logits_.row(output - first_logits_), static_cast<std::size_t>(model.vocab_size())};
+}
+
+void ModelRunner::find_needed_logits(std::span<const InputBatch::Row> rows) {
+  needed_logits_.assign(static_cast<std::size_t>(step_hidden_.num_rows), false);
+  const auto need = [&](std::int64_t begin, std::int64_t count) {
+    std::fill_n(needed_logits_.begin() + begin, count, true);
+  };
+  for (const InputBatch::Row& row : rows) {
+    need(row.first_output, row.num_scored);
+    const std::int64_t num_sampling = row.samples ? 1 + std::ssize(row.drafts) : 0;
+    need(row.first_output + row.num_outputs - num_sampling, num_sampling);
+  }
 }
 
 void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
@@ -693,6 +729,7 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
+  find_needed_logits(rows);
   output.num_sampled.assign(rows.size(), 0);
   if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {

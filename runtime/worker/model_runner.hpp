@@ -122,6 +122,9 @@ class ModelRunner {
 
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;
+  [[nodiscard]] bool has_draft_head() const noexcept {
+    return draft_model_ != nullptr && draft_model_->head() != nullptr;
+  }
   Result<void> compute(const SchedulerOutput& step);
   /// Loads what the EC connector has; encodes what the step is to encode, and what its tokens need
   /// and is not there; then slices of what is encoded ahead.
@@ -158,9 +161,11 @@ class ModelRunner {
                           ModelRunnerOutput& output);
   void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   /// Logits of row `output` of step_hidden_: [vocab_size], until the next call; they are those on
-  /// the output rank only. They are computed for several rows at once, so all ranks of the last
-  /// stage ask for the same rows of a step, in ascending order.
+  /// the output rank only. They are computed for several rows at once, of those in needed_logits_,
+  /// so all ranks of the last stage ask for the same rows of a step, in ascending order.
   std::span<float> logits_of(std::int32_t output);
+  /// Of the step's outputs, those whose logits are needed.
+  void find_needed_logits(std::span<const InputBatch::Row> rows);
 
   WorkerOptions options_;
   std::unique_ptr<Device> device_;  // outlives the model
@@ -191,6 +196,7 @@ class ModelRunner {
 
   std::vector<std::unique_ptr<StepExtension>> extensions_;
   std::vector<LayerHook*> layer_hooks_;   // of extensions_, those with layer hooks
+  KvBlend* kv_blend_ = nullptr;           // of extensions_; null: there is none
   std::optional<InputBatch> batch_;       // none before initialize_kv_cache
   std::optional<AdapterCache> adapters_;  // none: requests have no adapters
   std::vector<const Adapter*> step_adapters_;
@@ -207,6 +213,7 @@ class ModelRunner {
   Matrix step_hidden_;             // of the current step, in hidden_: the tokens that are asked for
   Matrix step_logits_;             // of rows of step_hidden_ side by side, on the host
   std::int32_t first_logits_ = 0;  // the first of these rows
+  std::vector<bool> needed_logits_;
 };
 
 }  // namespace troupe

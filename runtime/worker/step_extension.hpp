@@ -4,6 +4,7 @@
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/kv_blend.hpp"
 #include "runtime/models/layer_hook.hpp"
 #include "runtime/worker/kv_cache_memory.hpp"
 
@@ -30,6 +31,9 @@ class StepExtension : public LayerHook {
   /// all ranks count kv_connector, which is aggregated (KVReports), and request_errors; of the
   /// output rank all.
   virtual void report(ModelRunnerOutput& output) = 0;
+  /// What exchanges keys and values with the layers in a step; null: nothing. Constant. At most one
+  /// extension of a runner has it.
+  [[nodiscard]] virtual KvBlend* kv_blend() noexcept { return nullptr; }
   /// Whether before_layer and after_layer are called. Constant.
   [[nodiscard]] virtual bool has_layer_hooks() const noexcept { return true; }
 };

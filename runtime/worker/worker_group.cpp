@@ -43,6 +43,7 @@ Result<ModelLoaded> join_loaded(std::span<const ModelLoaded> loaded) {
         return differ(("the KV cache of layer " + std::to_string(layer.layer)).c_str(),
                       std::string("one"), std::string("another"));
     }
+    group.num_draft_layers = std::max(group.num_draft_layers, other.num_draft_layers);
     group.weight_bytes += other.weight_bytes;
     group.available_bytes = std::min(group.available_bytes, other.available_bytes);
   }

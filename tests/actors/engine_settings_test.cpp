@@ -116,6 +116,34 @@ BOOST_AUTO_TEST_CASE(a_draft_model_needs_a_row_per_request_and_space_for_its_dra
   BOOST_TEST(ngram.num_draft_tokens == 3);
   BOOST_TEST(ngram.num_lookahead_tokens == 0);
   BOOST_TEST(ngram.draft_slots == 0);
+  const SpeculativeConfig head =
+      speculative_of(R"({"method":"eagle","model":"head","num_speculative_tokens":3})");
+  BOOST_TEST(head.num_draft_tokens == 3);
+  BOOST_TEST(head.num_lookahead_tokens == 3);
+  BOOST_TEST(head.num_prefill_lookahead == 1);
+  BOOST_TEST(head.draft_slots == 0);
+}
+
+BOOST_AUTO_TEST_CASE(groups_with_layers_of_a_draft_head_compute_their_last_block_again) {
+  Setup setup;
+  const TokenShape token{.num_kv_heads = 2, .head_dim = 16, .dtype = DType::kF32};
+  const KVCacheSpec full{.kind = FullAttentionSpec{token}, .block_size = 16};
+  const KVCacheSpec sliding{.kind = SlidingWindowSpec{token, {.num_tokens = 32}}, .block_size = 16};
+  setup.model.max_model_len = 64;
+  setup.model.kv_cache_specs = {{0, sliding}, {1, full}, {2, full}};
+  setup.model.num_draft_layers = 1;
+  setup.options.engine.kv_cache_memory_bytes = 1 << 20;
+  for (const bool has_head : {false, true}) {
+    if (has_head)
+      setup.options.engine.speculative_config =
+          R"({"method":"eagle","model":"head","num_speculative_tokens":3})";
+    const KVCacheConfig cache = kv_cache_config(setup.options, setup.model).value();
+    const KVCacheSettings settings = kv_cache_settings(setup.options.engine, setup.model, cache);
+    BOOST_TEST(settings.eagle_block_drop == has_head);
+    BOOST_TEST(settings.num_prefill_lookahead == (has_head ? 1 : 0));
+    for (const KVCacheGroup& group : cache.groups)
+      BOOST_TEST(group.eagle == (has_head && std::ranges::count(group.layers, 2) == 1));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(steps_overlap_unless_their_drafts_are_looked_up) {
@@ -131,6 +159,8 @@ BOOST_AUTO_TEST_CASE(steps_overlap_unless_their_drafts_are_looked_up) {
   BOOST_TEST(overlaps(kModel));
   BOOST_TEST(!overlaps(kModel, false));
   BOOST_TEST(!overlaps(R"({"method":"ngram","num_speculative_tokens":3})"));
+  BOOST_TEST(overlaps(R"({"method":"mtp"})"));
+  BOOST_TEST(!overlaps(R"({"method":"mtp","adaptive":true})"));
 }
 
 BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
@@ -166,6 +196,19 @@ BOOST_AUTO_TEST_CASE(an_unknown_format_of_answers_is_an_error_with_its_name) {
              "tool-call-parser hermse is unknown");
   setup.options.server.tool_call_parser = "auto";
   BOOST_TEST(answer_defaults(setup.options).value().tools->name == "hermes");  // the demo model's
+  setup.options.server.tool_strict_level = "parameter";
+  BOOST_TEST((answer_defaults(setup.options).value().strict_level == ToolStrictLevel::kParameter));
+  setup.options.server.tool_strict_level = "strict";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-strict-level strict is none of auto, function, parameter");
+  setup.options.server.tool_strict_level = "function";
+  setup.options.server.tool_call_parser = "pythonic";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-strict-level function cannot be held with calls in the format pythonic");
+  setup.options.server.tool_call_parser = "none";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-strict-level function cannot be held with a model whose calls are not parsed");
+  setup.options.server.tool_strict_level = "auto";
   setup.options.server.enable_auto_tool_choice = false;
   BOOST_TEST((answer_defaults(setup.options).value().tools == nullptr));
 }

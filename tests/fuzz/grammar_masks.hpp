@@ -17,6 +17,9 @@ inline constexpr GrammarLimits kFuzzGrammarLimits{.max_source_bytes = 1 << 16,
                                                   .max_steps = 200'000,
                                                   .max_emptiness_steps = 500};
 
+/// Special tokens of the vocabulary below.
+inline const std::vector<std::string> kFuzzSpecialTokens{"[T]", "<t>"};
+
 /// Compiles what a front end made of an input and follows its masks: each ends within the limits,
 /// and a token that a mask allows is accepted.
 inline void follow_masks(const auto& grammar) {
@@ -24,6 +27,8 @@ inline void follow_masks(const auto& grammar) {
   static const auto vocabulary = [] {
     std::vector<std::string> tokens{"\"", "{\"", "\": ", "a", "ab",  "1",
                                     "12", "}",   "]",    "[", "\xC3"};
+    for (const std::string& token : kFuzzSpecialTokens)
+      tokens.push_back(GrammarVocabulary::special_bytes(token));
     return GrammarVocabulary::make(tokens, tokens.size());
   }();
   const auto compiled = CompiledGrammar::compile(*grammar, vocabulary);

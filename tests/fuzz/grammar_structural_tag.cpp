@@ -8,6 +8,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string source(reinterpret_cast<const char*>(data), size);
-  troupe::follow_masks(troupe::structural_tag_grammar(source, {}, troupe::kFuzzGrammarLimits));
+  troupe::follow_masks(troupe::structural_tag_grammar(source, {}, troupe::kFuzzGrammarLimits,
+                                                      troupe::kFuzzSpecialTokens));
   return 0;
 }

@@ -21,6 +21,17 @@ inline std::shared_ptr<const GrammarVocabulary> byte_vocabulary() {
   return vocabulary;
 }
 
+/// The text as a grammar has it, with these special tokens of the vocabulary.
+inline std::string with_marks(std::string text, const std::vector<std::string>& special_tokens) {
+  for (const std::string& token : special_tokens) {
+    const std::string marked = GrammarVocabulary::special_bytes(token);
+    for (std::size_t at = text.find(token); at != std::string::npos;
+         at = text.find(token, at + marked.size()))
+      text.replace(at, token.size(), marked);
+  }
+  return text;
+}
+
 /// Fails the test where the grammar is refused.
 inline std::shared_ptr<CompiledGrammar> compile_for_bytes(const Result<GrammarBuilder>& grammar) {
   BOOST_REQUIRE_MESSAGE(grammar.ok(), (grammar.ok() ? "" : grammar.error().message));

@@ -13,7 +13,7 @@ import sys
 from support import BINARY, ROOT
 
 CASES = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-PARSE = os.environ.get("TROUPE_PARSE_ANSWERS", str(pathlib.Path(BINARY).with_name("parse_answers")))
+PARSE = os.environ.get("TROUPE_PARSE_ANSWERS", str(pathlib.Path(BINARY).parent / "tests" / "parse_answers"))
 # Without those of Java and JavaScript, whose schemas have the types of these languages.
 FILES = ("simple_python", "multiple", "parallel", "parallel_multiple", "live_simple",
          "live_multiple", "live_parallel", "live_parallel_multiple")

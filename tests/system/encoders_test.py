@@ -11,7 +11,8 @@ import threading
 import unittest
 
 from encoder_transfer_test import OPTIONS, ask, transfers
-from support import ROOT, Server, node_process, run, wait_until
+from support import (ROOT, Server, make_certificates, node_of_second_host, node_process, run, second_host, tls_options,
+                     wait_until)
 
 CONFIG = ROOT / "configs" / "encoders.conf"
 NUM_PICTURES = 6
@@ -77,6 +78,27 @@ class Encoders(unittest.TestCase):
                     node.kill()
                     self.assertEqual([ask(server, seed) for seed in (4, 5)], self.expected[4:])
                 self.assertEqual(transfers(server)[1:3], (before + 2, 0))
+
+    def test_an_encoder_on_another_host_and_one_that_is_cut_off(self):
+        topology = re.search(r"\[topology\]\n.*?(?=\n\[)", (ROOT / "configs" / "multi-node.conf").read_text(), re.DOTALL).group(0)
+        with tempfile.TemporaryDirectory() as folder, second_host() as link:
+            text = re.sub(r"\[node\.encoder-1\].*?\[topology\]\nnode-timeout-s=4\n", topology, CONFIG.read_text(), flags=re.DOTALL)
+            file = os.path.join(folder, "encoder-on-host-b.conf")
+            pathlib.Path(file).write_text(text.replace('[node.encoder-0]', '[node.encoder-0]\nhost="10.77.0.2"'))
+            front, encoder = make_certificates(folder, "front", "encoder"), tls_options(folder, "encoder")
+            with node_of_second_host("encoder-0", file, *encoder, *OPTIONS), \
+                    Server(*OPTIONS, "--config-file", file, *front) as server:
+                self.check(server)
+                queries, hits, failures, _ = transfers(server)
+                self.assertEqual((hits, failures), (queries, 0))
+                self.assertGreaterEqual(hits, NUM_PICTURES)
+                link("down")
+                others = [ask(server, seed) for seed in range(NUM_PICTURES, NUM_PICTURES + 2)]
+                self.check(server)
+                wait_until(lambda: "has been silent" in server.log(), "the silence to be noticed")
+                link("up")
+            with Server(*OPTIONS) as server:
+                self.assertEqual([ask(server, seed) for seed in range(NUM_PICTURES, NUM_PICTURES + 2)], others)
 
     def test_what_does_not_fit_together_is_refused(self):
         def refused(text, *options, file=str(CONFIG)):

@@ -6,11 +6,14 @@ import base64
 import json
 import pathlib
 import re
+import shutil
+import tempfile
 import unittest
 
 from support import SAMPLES, run
 
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
+HEADS = MODELS.parents[1] / "draft_heads"
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
 SHARED = "Tell me a story about a dragon. What is the capital of France? Count from 1 to 10. " * 3
 
@@ -170,6 +173,7 @@ class Invariance(unittest.TestCase):
                 "few blocks": ("--max-model-len", "512", "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
                 "pieces of 7 tokens, blocks of 32": ("--long-prefill-token-threshold", "7", "--block-size", "32"),
                 "2 share the layers": ("--tensor-parallel-size", "2"),
+                "2 stages": ("--pipeline-parallel-size", "2"),
                 "4 share the layers, few blocks": ("--tensor-parallel-size", "4", "--max-model-len", "512",
                                                    "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
         }.items():
@@ -177,6 +181,33 @@ class Invariance(unittest.TestCase):
                 self.assertEqual(generate(lines, *base, *drafts, *arguments), expected)
         with self.subTest(drafts="from the prefix cache"):
             self.assertEqual(generate(lines + lines, *base, *drafts, "--max-num-seqs", "2"), expected + expected)
+
+    def test_draft_heads(self):
+        """EAGLE, EAGLE-3 and the layer of a checkpoint that predicts further tokens."""
+        lines = token_requests()
+        with tempfile.TemporaryDirectory() as folder:
+            mtp = pathlib.Path(folder) / "deepseek_v3"
+            shutil.copytree(MODELS / "deepseek_v3", mtp)
+            shutil.copyfile(HEADS / "deepseek_v3_mtp" / "model.safetensors", mtp / "mtp.safetensors")
+            shutil.copyfile(HEADS / "deepseek_v3_mtp" / "config.json", mtp / "config.json")
+            eagle, eagle3 = ({"method": method, "model": str(HEADS / f"llama_{method}")} for method in ("eagle", "eagle3"))
+            few_blocks = ("--max-model-len", "256", "--num-gpu-blocks-override", "30", "--max-num-batched-tokens", "64")
+            for model, config in ((MODELS / "llama", eagle), (MODELS / "llama", eagle3), (mtp, {"method": "mtp"})):
+                expected = generate(lines, str(model))
+                drafts = ("--speculative-config", json.dumps({**config, "num_speculative_tokens": 3}))
+                for name, arguments in {
+                        "all at once": (),
+                        "one step at a time, few blocks": ("--no-async-scheduling", *few_blocks),
+                        "few blocks": few_blocks,
+                        "pieces of 7 tokens, blocks of 32": ("--long-prefill-token-threshold", "7", "--block-size", "32"),
+                        "2 share the layers": ("--tensor-parallel-size", "2"),
+                        **({} if config is eagle3 else {
+                            "2 stages of 2": ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2")}),
+                }.items():
+                    with self.subTest(method=config["method"], variant=name):
+                        self.assertEqual(generate(lines, str(model), *drafts, *arguments), expected)
+                with self.subTest(method=config["method"], variant="from the prefix cache"):
+                    self.assertEqual(generate(lines + lines, str(model), *drafts, "--max-num-seqs", "2"), expected + expected)
 
     def test_any_number_of_workers(self):
         lines = requests()

@@ -178,6 +178,89 @@ class Pictures:
                 struct.pack_into("<HH", data, at + 1, rng.randint(0, 12), rng.randint(0, 12))
         return bytes(data)
 
+    def make_tiff(self):
+        rng = self.rng
+        mode = rng.choice(["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+        compressions = [None, "tiff_lzw", "tiff_adobe_deflate", "packbits"]
+        if mode == "1":
+            compressions += ["group3", "group4", "tiff_ccitt"]
+        if mode in ("L", "RGB"):
+            compressions += ["jpeg", "jpeg"]
+        options = {"compression": rng.choice(compressions)}
+        if options["compression"] == "jpeg":
+            options["quality"] = rng.randint(5, 100)
+        if rng.random() < 0.5:
+            options["tiffinfo"] = {274: rng.randint(1, 8)}
+        elif rng.random() < 0.3:
+            options |= {"strip_size": rng.randint(1, 1000)}
+        picture = self.picture(mode)
+        if rng.random() < 0.2:
+            options |= {"save_all": True, "append_images": [self.picture(mode)]}
+        return self.save(picture, format="TIFF", **options)
+
+    def make_raw_tiff(self):
+        """What Pillow does not write: 16 bits, few bits, premultiplied alpha, planes, tiles, both byte orders."""
+        rng = self.rng
+        photometric, depths, extras = rng.choice([(0, [1, 2, 4, 8, 16], [()]), (1, [1, 2, 4, 8, 16], [()]), (1, [8], [(2,)]),
+                                                  (2, [8, 16], [(), (), (0,), (1,), (2,)]), (3, [1, 2, 4, 8], [()]), (5, [8, 16], [()])])
+        depth, extra = rng.choice(depths), rng.choice(extras)
+        channels = {0: 1, 1: 1, 2: 3, 3: 1, 5: 4}[photometric] + len(extra)
+        width, height = self.size()
+        order = rng.choice("<>")
+        pixels = self.samples(height, width, channels, 1 << depth)
+        if depth == 16 and photometric < 2 and rng.random() < 0.5:
+            pixels //= rng.choice([100, 200, 256])
+        separate = channels > 1 and depth == 8 and not extra and photometric == 2 and rng.random() < 0.4
+        planes = [pixels[..., i:i + 1] for i in range(channels)] if separate else [pixels]
+        compression = rng.choice([1, 8])
+        tile = rng.choice([None, (16, 16), (32, 16)]) if depth >= 8 and compression == 8 else None
+        blocks = []
+        for plane in planes:
+            if tile:
+                padded = numpy.pad(plane, ((0, -height % tile[1]), (0, -width % tile[0]), (0, 0)))
+                parts = [padded[y:y + tile[1], x:x + tile[0]] for y in range(0, height, tile[1]) for x in range(0, width, tile[0])]
+            else:
+                parts = [plane[y:y + 7] for y in range(0, height, 7)]
+            for part in parts:
+                if depth == 16:
+                    data = part.astype(order + "u2").tobytes()
+                else:
+                    rows = part.reshape(part.shape[0], -1)
+                    bits = ((rows[..., None] >> numpy.arange(depth - 1, -1, -1)) & 1).astype(numpy.uint8)
+                    data = b"".join(numpy.packbits(row.reshape(-1)).tobytes() for row in bits)
+                blocks.append(zlib.compress(data) if compression == 8 else data)
+        tags = {256: (3, [width]), 257: (3, [height]), 258: (3, [depth] * channels), 259: (3, [compression]), 262: (3, [photometric]),
+                277: (3, [channels]), 284: (3, [2 if separate else 1]), 274: (3, [rng.randint(1, 8)])}
+        if extra:
+            tags[338] = (3, list(extra))
+        if photometric == 3:
+            tags[320] = (3, self.numpy_rng.integers(0, 65536, 3 << depth).tolist())
+        if tile:
+            tags |= {322: (3, [tile[0]]), 323: (3, [tile[1]]), 324: (4, []), 325: (4, [len(block) for block in blocks])}
+        else:
+            tags |= {278: (3, [7]), 273: (4, []), 279: (4, [len(block) for block in blocks])}
+        return self.tiff(order, tags, blocks)
+
+    def tiff(self, order, tags, blocks):
+        """The offsets of the blocks, tag 273 or 324, are filled in."""
+        at, offsets = 8, []
+        for block in blocks:
+            offsets.append(at)
+            at += len(block) + len(block) % 2
+        tags = {tag: (kind, values or offsets) for tag, (kind, values) in tags.items()}
+        directory, more, behind = b"", b"", at + 2 + 12 * len(tags) + 4
+        for tag, (kind, values) in sorted(tags.items()):
+            data = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)
+            directory += struct.pack(order + "HHI", tag, kind, len(values))
+            if len(data) <= 4:
+                directory += data.ljust(4, b"\0")
+            else:
+                directory += struct.pack(order + "I", behind + len(more))
+                more += data + b"\0" * (len(data) % 2)
+        head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, at)
+        return (head + b"".join(block + b"\0" * (len(block) % 2) for block in blocks) +
+                struct.pack(order + "H", len(tags)) + directory + b"\0\0\0\0" + more)
+
     def make_bmp(self):
         return self.save(self.picture(self.rng.choice(["1", "L", "P", "RGB", "RGBA"])), format="BMP")
 
@@ -228,7 +311,7 @@ class Pictures:
 
     def make(self):
         return getattr(self, "make_" + self.rng.choice(
-            ["jpeg", "jpeg", "png", "raw_png", "raw_png", "webp", "webp", "gif", "gif", "bmp", "raw_bmp"]))()
+            ["jpeg", "jpeg", "png", "raw_png", "raw_png", "webp", "webp", "gif", "gif", "bmp", "raw_bmp", "tiff", "raw_tiff"]))()
 
 
 def data_of(request):

@@ -218,7 +218,7 @@ class Pictures(unittest.TestCase):
             "truncated": good[:len(good) // 2], "header": good[:20], "no pixels": png_header(0, 5),
             "bomb": png_header(20000, 20000, b"\0" * 100000), "wide bomb": png_header(2_000_000_000, 3),
             "damaged": good[:60] + bytes(64) + good[124:],
-            "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
+            "tiff of floats": encoded(Image.new("F", (8, 8)), "TIFF"),
         }
         for name, content in cases.items():
             message = self.refused(picture(data_url(good)), picture(data_url(content)), QUESTION)
@@ -232,6 +232,21 @@ class Pictures(unittest.TestCase):
                                                      extra_body={"truncate_prompt_tokens": 20}))
         self.assertTrue(self.caption(picture(data_url(encoded(Image.new("RGB", (1, 10000), "red"), "PNG"))), QUESTION))
         self.assertEqual(self.caption(picture(data_url(good)), QUESTION), RED_CIRCLE)
+
+    def test_transparent_pixels_lie_on_the_colour_of_media_io_kwargs(self):
+        content = picture(data_url(encoded(Image.new("RGBA", (60, 60), (9, 9, 9, 0)), "PNG")))
+        plain = {colour: picture(data_url(encoded(Image.new("RGB", (60, 60), colour), "PNG"))) for colour in ("white", "red")}
+
+        def logprobs(part, **extra):
+            return self.ask(part, QUESTION, logprobs=True, extra_body=extra).choices[0].logprobs
+        red = {"media_io_kwargs": {"image": {"rgba_background_color": [255, 0, 0]}}}
+        self.assertEqual(logprobs(content), logprobs(plain["white"]))
+        self.assertEqual(logprobs(content, **red), logprobs(plain["red"]))
+        self.assertNotEqual(logprobs(content), logprobs(content, **red))
+        for kwargs, word in (({"image": {"gamma": 1}}, "image.gamma"), ({"picture": {}}, "picture"),
+                             ({"image": {"rgba_background_color": [1, 2]}}, "rgba_background_color")):
+            self.assertIn(word, self.refused(content, QUESTION, extra_body={"media_io_kwargs": kwargs}))
+            self.assertIn(word, self.refused("text alone", extra_body={"media_io_kwargs": kwargs}))
 
     def test_64_bombs_at_once_take_no_memory(self):
         # What a decoder that trusts the header would take: 1.2 GB each.

@@ -165,8 +165,12 @@ class Responses(unittest.TestCase):
         self.refused(bad, "include", "no.such", include=["no.such"])
         self.refused(bad, "max_tool_calls", max_tool_calls="x")
         self.refused(bad, "temperature", "-1", temperature=-1)
-        self.refused(bad, "max_completion_tokens", max_output_tokens=0)
+        self.refused(bad, "max_output_tokens", max_output_tokens=0)
         self.refused(bad, "text.format", text={"format": {"name": "x"}})
+        self.refused(bad, "text.format.type", text={"format": {"type": "x"}})
+        self.refused(bad, "text.format", "look-behind", text={"format": {"type": "json_schema", "name": "x", "schema": {
+            "type": "string", "pattern": "(?<=a)b"}}})
+        self.refused(bad, "reasoning.effort", reasoning={"effort": "some"})
         self.refused(openai.NotFoundError, "resp_none", previous_response_id="resp_none")
         self.refused(openai.NotFoundError, "other", model="other")
 

@@ -2,13 +2,16 @@
 """Tool calls through the OpenAI Python package: the demo model's own calls, forced ones, streamed and not, and the turn
 after a call."""
 import json
+import pathlib
+import shutil
+import tempfile
 import unittest
 
 import jsonschema
 import openai
 import pydantic
 
-from support import Server
+from support import ROOT, Server
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
            "additionalProperties": False}
@@ -112,7 +115,7 @@ class Tools(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as refused:
             self.chat(tools=tools, extra_body={"response_format": {"type": "json_object"}})
         self.assertIn("strict", refused.exception.message)
-        with Server("--served-model-name", "demo", "--tool-call-parser", "mistral") as server:
+        with Server("--served-model-name", "demo", "--tool-call-parser", "pythonic") as server:
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
             with self.assertRaises(openai.BadRequestError) as refused:
                 client.chat.completions.create(model="demo", messages=QUESTION, tools=tools)
@@ -156,6 +159,57 @@ class Tools(unittest.TestCase):
                 with self.assertRaises(openai.BadRequestError) as refused:
                     self.chat(**arguments)
                 self.assertEqual(refused.exception.body["param"], name)
+
+
+class StrictLevels(unittest.TestCase):
+    """Calls that the model decides to make, held from where they begin, though no function is strict."""
+
+    def check(self, client, **arguments):
+        """Every call validates, whole and streamed; returns how many there were."""
+        arguments = {"model": "demo", "messages": QUESTION, "tools": TOOLS, "max_tokens": 300, "n": 6, "seed": 7, "logprobs": True,
+                     "temperature": 1.8, **arguments}
+        whole = client.chat.completions.create(**arguments).choices
+        for choice in whole:
+            self.assertNotIn("tool_call>", choice.message.content or "")
+            if choice.finish_reason == "length":
+                continue
+            calls = choice.message.tool_calls or []
+            self.assertEqual(choice.finish_reason, "tool_calls" if calls else "stop")
+            for call in calls:
+                jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+        names = {}
+        for chunk in client.chat.completions.create(**arguments, stream=True):
+            for part in chunk.choices:
+                names.setdefault(part.index, []).extend(
+                    call.function.name for call in part.delta.tool_calls or [] if call.function.name)
+        for choice in whole:
+            self.assertEqual([call.function.name for call in choice.message.tool_calls or []], names.get(choice.index, []))
+        return sum(len(each) for each in names.values())
+
+    def test_every_call_that_begins_is_held_to_its_schema(self):
+        with Server("--served-model-name", "demo", "--max-model-len", "1024", "--tool-strict-level", "parameter") as server:
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+            self.check(client)
+            self.assertEqual(self.check(client, temperature=0, n=1), 1)
+            self.assertEqual(self.check(client, messages=[{"role": "user", "content": "Hello!"}], temperature=0, n=1), 0)
+
+    def test_markers_that_are_special_tokens(self):
+        """A copy of the demo model, in whose vocabulary the markers are special tokens."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(ROOT / "tools" / "demo_model" / "model", pathlib.Path(folder) / "model")
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                content = json.loads((model / name).read_text())
+                tokens = content.get("added_tokens") or content.get("added_tokens_decoder", {}).values()
+                for token in tokens:
+                    token["special"] |= token["content"] in ("<tool_call>", "</tool_call>")
+                (model / name).write_text(json.dumps(content))
+            with Server(str(model), "--served-model-name", "demo", "--max-model-len", "1024", "--tool-call-parser", "granite",
+                        "--tool-strict-level", "parameter") as server:
+                client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+                self.check(client)
+                self.assertEqual(self.check(client, temperature=0, n=1), 1)
+                for temperature, n in ((0, 1), (1.8, 6)):
+                    self.assertGreaterEqual(self.check(client, tool_choice="required", temperature=temperature, n=n), n)
 
 
 if __name__ == "__main__":

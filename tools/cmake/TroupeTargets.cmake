@@ -66,6 +66,13 @@ target_link_libraries(tests_main PRIVATE troupe_options Boost::unit_test_framewo
 add_library(tests_replay_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
 target_link_libraries(tests_replay_main PRIVATE troupe_options)
 
+# Whose results do not depend on how they are compiled: `make test` runs them under the address sanitizer only. Compiling
+# them for the release build as well took longer than all else that it tests; there each is a target to build by hand.
+set(TROUPE_SANITIZED_TESTS messages property runtime/base runtime/cache runtime/cache_server runtime/config runtime/http
+  runtime/hub runtime/kv_events runtime/kv_transfer/lmcache runtime/metrics runtime/multimodal runtime/processors
+  runtime/reasoning runtime/structured_output runtime/tokenizer runtime/tracing runtime/transport
+  actors tools/batch tools/bench tools/chat)
+
 # troupe_tests(<folder> [ONLY <file>] [SKIP_RETURN_CODE <status>] [dependency...]): tests/<folder>/*_test.cpp, or that one
 # file of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
 function(troupe_tests folder)
@@ -94,6 +101,10 @@ function(troupe_tests folder)
     target_compile_options(${name}_test PRIVATE -Og)
   elseif(TROUPE_SANITIZE)
     target_compile_options(${name}_test PRIVATE -O1)
+  endif()
+  if(CMAKE_BUILD_TYPE STREQUAL Release AND folder IN_LIST TROUPE_SANITIZED_TESTS)
+    set_target_properties(${name}_test PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
   endif()
   foreach(source ${sources})
     get_filename_component(file ${source} NAME_WE)
@@ -132,6 +143,8 @@ function(troupe_fuzzer name)
   set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(TROUPE_FUZZ)
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  elseif(CMAKE_BUILD_TYPE STREQUAL Release)
+    set_target_properties(fuzz_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
   else()
     add_test(NAME fuzz/${name} COMMAND fuzz_${name} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
   endif()

@@ -299,14 +299,13 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
   options.engine.pipeline_parallel_size = options.engine.tensor_parallel_size = 2;
   BOOST_TEST(validate(options).ok());
   options.engine.speculative_config = R"({"model":"small","num_speculative_tokens":2})";
-  BOOST_TEST(validate(options).error().message ==
-             "speculative-config with a draft model needs pipeline-parallel-size 1, it is 2: the "
-             "draft model cannot be split into stages");
-  options.engine.pipeline_parallel_size = 1;
   BOOST_TEST(validate(options).ok());
   options.engine.max_num_seqs = options.engine.max_num_batched_tokens = 1;
   BOOST_TEST(validate(options).error().message ==
              "max-num-batched-tokens is 1, with a draft model it must be at least 2");
+  options.engine.speculative_config =
+      R"({"method":"eagle","model":"head","num_speculative_tokens":2})";
+  BOOST_TEST(validate(options).ok());
 }
 
 BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the_rest_by_name) {
@@ -352,7 +351,7 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
   refuses(R"({"model":"small","num_speculative_tokens":4,"enforce_eager":1})",
           "enforce_eager must");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"quantization":"awq"})",
-          "quantization is valid for method \"draft_model\" only");
+          "quantization is valid for drafts of a model or a head only");
   refuses(R"({"num_speculative_tokens":4})", "method is missing");
   refuses(R"({"method":"draft_model","num_speculative_tokens":4})", "model is required by method");
   refuses(R"({"method":"ngram","model":"small","num_speculative_tokens":4})",
@@ -380,13 +379,47 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
   refuses(R"({"method":"suffix","model":"small"})", "model is not valid for method \"suffix\"");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"suffix_decoding_max_tree_depth":3})",
           "is valid for method \"suffix\" only");
-  refuses(R"({"method":"medusa","num_speculative_tokens":4})", "\"medusa\"");
+  refuses(R"({"method":"medusa","num_speculative_tokens":4})",
+          "must be one of \"ngram\", \"suffix\", \"draft_model\", \"eagle\", \"eagle3\", \"mtp\", "
+          "\"deepseek_mtp\", it is \"medusa\"");
   refuses(R"({"method":"ngram","num_speculative_tokens":129})", "from 1 to 128, it is 129");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"draft_size":1})",
           "draft_size is unknown");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":5,
               "prompt_lookup_max":4})",
           "must be at most prompt_lookup_max, 4");
+}
+
+BOOST_AUTO_TEST_CASE(draft_heads_are_named_by_their_method) {
+  const auto head = parse_speculative_config(
+                        R"({"method":"eagle","model":"head","num_speculative_tokens":4,
+                            "draft_tensor_parallel_size":2,"adaptive":true})",
+                        2)
+                        .value();
+  BOOST_TEST((head.draft_head == DraftHeadKind::kEagle));
+  BOOST_TEST(head.draft_model == "head");
+  BOOST_TEST(head.adaptive);
+  const auto third = parse_speculative_config(
+      R"({"method":"eagle3","model":"head","num_speculative_tokens":4})", 1);
+  BOOST_TEST((third.value().draft_head == DraftHeadKind::kEagle3));
+  BOOST_TEST(!third.value().adaptive);
+  for (const char* method : {"mtp", "deepseek_mtp"}) {
+    const auto mtp = parse_speculative_config(R"({"method":")" + std::string(method) + "\"}", 1);
+    BOOST_TEST((mtp.value().draft_head == DraftHeadKind::kMtp));
+    BOOST_TEST(mtp.value().num_draft_tokens == 1);
+    BOOST_TEST(mtp.value().has_draft_layers());
+  }
+  const auto refuses = [](const std::string& json, const std::string& with) {
+    const auto parsed = parse_speculative_config(json, 1);
+    BOOST_REQUIRE(!parsed.ok());
+    BOOST_TEST(parsed.error().message.find(with) != std::string::npos, parsed.error().message);
+  };
+  refuses(R"({"method":"eagle","num_speculative_tokens":4})",
+          "model is required by method \"eagle\"");
+  refuses(R"({"method":"eagle3","model":"head"})", "num_speculative_tokens is missing");
+  refuses(R"({"method":"mtp","model":"head"})", "model is not valid for method \"mtp\"");
+  refuses(R"({"method":"eagle","model":"head","num_speculative_tokens":4,"prompt_lookup_max":2})",
+          "prompt_lookup_max is valid for method \"ngram\" only");
 }
 
 BOOST_AUTO_TEST_CASE(ec_transfer_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {

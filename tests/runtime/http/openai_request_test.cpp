@@ -156,14 +156,61 @@ BOOST_AUTO_TEST_CASE(a_chat_keeps_its_messages_as_they_were_sent) {
   BOOST_TEST(request.prompt.tools_json ==
              R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2.0}}}])");
   BOOST_TEST(request.prompt.documents_json == R"([{"t":"d"}])");
-  BOOST_TEST(request.prompt.template_kwargs_json == R"({"reasoning_effort":"low","k":true})");
+  BOOST_TEST(request.prompt.template_kwargs_json ==
+             R"({"reasoning_effort":"low","enable_thinking":true,"k":true})");
   BOOST_TEST(*request.params.max_tokens == 9);
   BOOST_TEST(*request.params.logprobs == 3);
   BOOST_TEST(request.role == "assistant");
   BOOST_TEST(!chat("").params.max_tokens.has_value());
   BOOST_TEST(!chat("").params.logprobs.has_value());
-  BOOST_TEST(chat(R"(,"reasoning_effort":"high")").prompt.template_kwargs_json ==
-             R"({"reasoning_effort":"high"})");
+  BOOST_TEST(chat(R"(,"reasoning_effort":"none")").prompt.template_kwargs_json ==
+             R"({"reasoning_effort":"none","enable_thinking":false})");
+  // What the client says itself holds.
+  BOOST_TEST(chat(R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})")
+                 .prompt.template_kwargs_json ==
+             R"({"reasoning_effort":"none","enable_thinking":true})");
+}
+
+BOOST_AUTO_TEST_CASE(reasoning_effort_turns_reasoning_off_and_on) {
+  ServerDefaults settings = defaults();
+  const auto reasons = [&](const char* format, const std::string& more) {
+    settings.answers.reasoning = *find_reasoning_format(format);
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + more + "}",
+                              settings)
+        .value()
+        .answer.reasoning.has_value();
+  };
+  BOOST_TEST(reasons("qwen3", ""));
+  BOOST_TEST(!reasons("qwen3", R"(,"reasoning_effort":"none")"));
+  BOOST_TEST(!reasons("deepseek_v3", ""));
+  BOOST_TEST(reasons("deepseek_v3", R"(,"reasoning_effort":"low")"));
+  BOOST_TEST(!reasons("deepseek_v3",
+                      R"(,"reasoning_effort":"low","chat_template_kwargs":{"thinking":false})"));
+}
+
+BOOST_AUTO_TEST_CASE(calls_that_may_begin_are_held_as_the_server_or_a_function_says) {
+  ServerDefaults settings = defaults();
+  settings.answers.tools = find_tool_format("hermes");
+  const auto request = [&](const std::string& function, const std::string& more = "") {
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}],"tools":[{"type":)"
+                              R"("function","function":{"name":"f")" +
+                                  function + "}}]" + more + "}",
+                              settings)
+        .value();
+  };
+  BOOST_TEST(!request("").params.structured_outputs.has_value());
+  BOOST_TEST(request(R"(,"strict":true)").params.structured_outputs.has_value());
+  // It is for the server, and not shown to the model.
+  BOOST_TEST(request(R"(,"strict":true)").prompt.tools_json ==
+             R"([{"type":"function","function":{"name":"f"}}])");
+  settings.answers.strict_level = ToolStrictLevel::kFunction;
+  BOOST_TEST(request("").params.structured_outputs->field == "tools");
+  BOOST_TEST(!request("", R"(,"tool_choice":"none")").params.structured_outputs.has_value());
+  const auto text = request("", R"(,"response_format":{"type":"json_object"})");
+  BOOST_TEST(text.params.structured_outputs->field == "response_format");
+  settings.answers.tools = find_tool_format("openai");
+  BOOST_TEST((request("", R"(,"tool_choice":"none")").answer.tools ==
+              find_tool_format("openai")->without_tools));
 }
 
 BOOST_AUTO_TEST_CASE(a_continued_message_answers_in_its_own_role) {

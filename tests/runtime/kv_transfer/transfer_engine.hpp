@@ -7,9 +7,12 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +37,7 @@ struct EngineSetup {
   bool async_scheduling = false;
   std::string transfer;  ///< JSON; empty: no connector
   std::int32_t block_size = 4;
+  std::int32_t pipeline_parallel_size = 1;
 };
 
 struct Answer {
@@ -41,6 +45,8 @@ struct Answer {
   std::vector<float> logprobs;
   std::string transfer_params;
   bool has_failed = false;
+  std::int32_t num_blended = 0;       ///< tokens of the prompt
+  std::int32_t num_local_cached = 0;  ///< the same
   bool operator==(const Answer& other) const {
     return tokens == other.tokens && logprobs == other.logprobs && has_failed == other.has_failed;
   }
@@ -51,6 +57,7 @@ class TransferEngine {
   explicit TransferEngine(const EngineSetup& setup) : setup_(setup) {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = setup.tensor_parallel_size,
+                            .pipeline_parallel_size = setup.pipeline_parallel_size,
                             .rendezvous = "shm:troupe-offload-" + std::to_string(getpid()) + "-" +
                                           std::to_string(++number),
                             .timeout_s = 60};
@@ -89,7 +96,7 @@ class TransferEngine {
             {.config = config, .model_identity = identity, .parallel = options[rank].parallel});
         runners_[rank]->add_extension(make_connector_extension(std::move(worker).value()));
       }
-      connector_ = kind->create({config, identity, parallel, cache_, settings}).value();
+      connector_ = kind->create({config, identity, parallel, cache_, settings, tokens_of}).value();
     }
     for (const auto& runner : runners_) BOOST_REQUIRE(runner->initialize_kv_cache(cache_).ok());
     if (runners_.size() > 1)
@@ -132,6 +139,8 @@ class TransferEngine {
     }
     return answers;
   }
+  /// So many steps with tokens that follow fail: the workers do not see them.
+  void lose_steps(int count) { num_steps_to_lose_ = count; }
   void reset_prefix_cache(bool connector_too = false) {
     BOOST_REQUIRE(run_now(scheduler_->reset_prefix_cache(false, 0, connector_too)));
   }
@@ -162,6 +171,11 @@ class TransferEngine {
   [[nodiscard]] std::vector<KVCacheEvent> take_events() { return connector_->take_events(); }
 
  private:
+  /// A text of numbers.
+  static Result<std::vector<TokenId>> tokens_of(const std::string& text) {
+    std::istringstream words(text);
+    return std::vector<TokenId>{std::istream_iterator<TokenId>(words), {}};
+  }
   static bool is_prefill(const std::string& params) {
     return params.find("\"do_remote_decode\":true") != std::string::npos;
   }
@@ -201,6 +215,11 @@ class TransferEngine {
       if (plans && open.size() < max_open) continue;
       const SchedulerOutput step = open.front();
       open.pop_front();
+      if (num_steps_to_lose_ > 0 && !step.scheduled_ids.empty()) {
+        --num_steps_to_lose_;
+        static_cast<void>(run_now(scheduler_->recover_from_failed_steps(std::span(&step, 1), 0)));
+        continue;
+      }
       ModelRunnerOutput result = execute(step);
       num_failed_ += result.kv_connector.failed_recving.size();
       if (step.scheduled_ids.empty()) {
@@ -213,6 +232,11 @@ class TransferEngine {
         Answer& answer = answers.at(value(output.id) - first);
         answer.has_failed |= output.finish_reason == FinishReason::kError;
         if (output.finish_reason) answer.transfer_params = output.kv_transfer_params;
+        if (output.prefill_stats) {
+          answer.num_local_cached = output.prefill_stats->num_local_cached_tokens;
+          answer.num_blended = output.prefill_stats->num_external_cached_tokens -
+                               output.prefill_stats->num_cached_tokens + answer.num_local_cached;
+        }
         answer.tokens.insert(answer.tokens.end(), output.new_token_ids.begin(),
                              output.new_token_ids.end());
         answer.logprobs.insert(answer.logprobs.end(), output.new_logprobs.logprobs.begin(),
@@ -233,6 +257,7 @@ class TransferEngine {
   std::uint64_t next_id_ = 1;
   std::uint64_t num_external_hits_ = 0;
   std::size_t num_failed_ = 0;
+  int num_steps_to_lose_ = 0;
 };
 
 /// Five prompts of 18 to 38 tokens; two share 12.

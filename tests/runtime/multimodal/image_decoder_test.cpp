@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/multimodal/image_decoder.hpp"
 #include "runtime/multimodal/orientation.hpp"
 
@@ -143,11 +145,9 @@ BOOST_AUTO_TEST_CASE(sizes_over_a_limit_are_refused_from_the_header) {
 BOOST_AUTO_TEST_CASE(other_formats_are_refused_by_name) {
   BOOST_TEST(decode_error("") == "the image is empty: it has 0 bytes");
   BOOST_TEST(decode_error("no picture") ==
-             "the data are not an image of a known format; supported are JPEG, PNG, WebP, GIF and "
-             "BMP");
+             "the data are not an image of a known format; supported are JPEG, PNG, WebP, GIF, BMP "
+             "and TIFF");
   for (const auto& [bytes, name] : std::initializer_list<std::pair<std::string, const char*>>{
-           {"II*\0\x08\0\0\0"s, "TIFF"},
-           {"MM\0*\0\0\0\x08"s, "TIFF"},
            {"<?xml version=\"1.0\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\"/>", "SVG"},
            {"\0\0\0\x1c"
             "ftypavif\0\0\0\0"s,
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(other_formats_are_refused_by_name) {
            {"<!DOCTYPE html><html>", "HTML"}})
     BOOST_TEST(decode_error(bytes) == std::string(name) +
                                           " images are not supported; supported are JPEG, PNG, "
-                                          "WebP, GIF and BMP");
+                                          "WebP, GIF, BMP and TIFF");
   // Only the beginning of a format.
   for (const std::string& bytes :
        {"\xff\xd8\xff"s, "\x89PNG\r\n\x1a\n"s, "RIFF\0\0\0\0WEBP"s, "GIF89a"s, "BM"s, "RIFF"s})
@@ -203,4 +203,57 @@ BOOST_AUTO_TEST_CASE(the_orientation_comes_from_exif_or_xmp) {
   BOOST_TEST(of_exif("", "<tiff:Orientation>7</tiff:Orientation>") == 7);
   BOOST_TEST(of_exif("", R"(tiff:Orientation="9")") == 1);
   BOOST_TEST(of_exif(little, xmp) == 6);
+}
+
+// golden.json has the size and the hash of the pixels that Pillow 13 makes of each file, upright, on
+// white; tests/system/picture_check.py wrote the files.
+BOOST_AUTO_TEST_CASE(tiff_images_have_the_pixels_of_pillow) {
+  const auto golden = nlohmann::json::parse(picture_bytes("tiff/golden.json"));
+  BOOST_TEST(golden.size() > 50u);
+  for (const auto& [name, expected] : golden.items()) {
+    BOOST_TEST_CONTEXT(name) {
+      const auto image = decode_text(picture_bytes("tiff/" + name + ".tiff"));
+      BOOST_REQUIRE_MESSAGE(image.ok(), (image.ok() ? "" : image.error().message));
+      BOOST_TEST(image->width == expected.at("width").get<int>());
+      BOOST_TEST(image->height == expected.at("height").get<int>());
+      BOOST_TEST(to_hex(sha256(image->rgb)) == expected.at("sha256").get<std::string>());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_tiff_image_that_is_too_large_cut_off_or_rare_is_refused_by_name) {
+  const std::string whole = picture_bytes("tiff/photometric2_3x8_compression8_strips.tiff");
+  BOOST_TEST(decode_error(whole).empty());
+  for (std::size_t size = 4; size < whole.size(); ++size)
+    if (const std::string error = decode_error(whole.substr(0, size)); !error.empty())
+      BOOST_TEST(error.starts_with("the TIFF image"), error);
+  BOOST_TEST(decode_error(whole, {.max_pixels = 1}).find("the limit is 1") != std::string::npos);
+  // The value of the first tag with this number becomes another one (little endian).
+  const auto with_tag = [&](std::uint16_t tag, std::uint32_t value) {
+    std::string changed = whole;
+    const std::string entry = little_endian_text(tag, 2);
+    for (std::size_t at = 0; at + 12 <= changed.size(); ++at)
+      if (changed.compare(at, 2, entry) == 0 && changed[at + 2] >= 3 && changed[at + 2] <= 4 &&
+          changed[at + 3] == 0 && changed.compare(at + 4, 4, "\1\0\0\0"s) == 0)
+        changed.replace(at + 8, 4, little_endian_text(value, 4));
+    return changed;
+  };
+  BOOST_TEST(decode_error(whole, {.max_side = 2}).find("the limit of a side is 2") !=
+             std::string::npos);
+  BOOST_TEST(decode_error(with_tag(256, 65535)).starts_with("the TIFF image is damaged"));
+  BOOST_TEST(decode_error(with_tag(259, 34676)).find("compression 34676") != std::string::npos);
+  BOOST_TEST(decode_error(with_tag(262, 8)).find("photometric interpretation 8") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(transparent_pixels_lie_on_the_colour_that_is_asked_for) {
+  const auto first_pixel = [](const std::string& bytes, const ImageColor& background) {
+    const Image image = decode_image(std::as_bytes(std::span(bytes)), {}, background).value();
+    return ImageColor{image.rgb[0], image.rgb[1], image.rgb[2]};
+  };
+  // One transparent pixel: GIF, and BMP with an alpha channel.
+  const std::string gif =
+      "GIF89a\1\0\1\0\x80\0\0\1\2\3\4\5\6!\xf9\4\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"s;
+  const ImageColor red = {200, 10, 20};
+  BOOST_TEST((first_pixel(gif, red) == red));
+  BOOST_TEST((first_pixel(gif, kWhite) == kWhite));
 }

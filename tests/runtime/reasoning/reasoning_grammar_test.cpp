@@ -59,12 +59,34 @@ BOOST_AUTO_TEST_CASE(calls_do_not_begin_in_the_reasoning) {
   BOOST_TEST(!accepts_bytes(*held, "<tool_call>2</tool_call></think><tool_call>1</tool_call>"));
 }
 
-BOOST_AUTO_TEST_CASE(what_cannot_be_held_stays_as_it_is) {
-  for (const char* format : {"mistral", "openai_gptoss"}) {
-    StructuredOutputsParams json = structure(Kind::kJsonObject, {});
-    BOOST_TEST(!begin_with_reasoning(json, *find_reasoning_format(format)));
-    BOOST_TEST((json == structure(Kind::kJsonObject, {})));
+BOOST_AUTO_TEST_CASE(reasoning_between_special_tokens_is_free_and_what_follows_is_held) {
+  const std::vector<std::string> special{"[THINK]",   "[/THINK]", "<|channel|>",
+                                         "<|start|>", "<|end|>",  "<|message|>"};
+  const auto held = [&](const char* format, bool is_text) {
+    StructuredOutputsParams what = structure(Kind::kRegex, {"[ab]+"});
+    BOOST_REQUIRE(begin_with_reasoning(what, *find_reasoning_format(format), is_text));
+    return compile_for_bytes(structured_grammar(what, {}, special));
+  };
+  const auto accepts = [&](CompiledGrammar& grammar, const std::string& text) {
+    return accepts_bytes(grammar, with_marks(text, special));
+  };
+  const auto mistral = held("mistral", true);
+  BOOST_TEST(accepts(*mistral, "ab"));
+  BOOST_TEST(accepts(*mistral, "[THINK]why c?[/THINK]\nab"));
+  BOOST_TEST(!accepts(*mistral, "[THINK]why c?[/THINK]c"));
+  BOOST_TEST(!accepts(*mistral, "[THINK]ab"));
+  const std::string analysis = "<|channel|>analysis<|message|>why?<|end|><|start|>assistant";
+  const auto text = held("openai_gptoss", true);
+  for (const std::string& before : {std::string(), analysis, analysis + analysis}) {
+    BOOST_TEST(accepts(*text, before + "<|channel|>final<|message|>ab"), before);
+    BOOST_TEST(!accepts(*text, before + "<|channel|>final<|message|>c"), before);
+    BOOST_TEST(!accepts(*text, before + "ab"), before);
   }
+  const auto calls = held("openai_gptoss", false);
+  BOOST_TEST(accepts(*calls, analysis + "ab"));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_held_stays_as_it_is) {
   StructuredOutputsParams wrong = structure(Kind::kJsonSchema, {"{"});
   BOOST_TEST(!begin_with_reasoning(wrong, *find_reasoning_format("qwen3")));
 }

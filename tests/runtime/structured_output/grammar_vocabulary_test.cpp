@@ -2,6 +2,7 @@
 
 #include "runtime/structured_output/grammar_vocabulary.hpp"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <string>
 #include <vector>
@@ -38,6 +39,23 @@ BOOST_AUTO_TEST_CASE(the_bytes_of_a_texts_tokens_are_the_text) {
       }
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(special_tokens_have_bytes_that_no_text_has) {
+  const auto tokenizer = Tokenizer::load(TROUPE_GOLDEN_DIR "/tokenizers/llama3").value();
+  const auto vocabulary = GrammarVocabulary::from_tokenizer(*tokenizer, tokenizer->id_limit());
+  const auto special = vocabulary->special_tokens();
+  BOOST_TEST((std::find(special.begin(), special.end(), "<|python_tag|>") != special.end()));
+  std::size_t num_marked = 0;
+  for (std::size_t id = 0; id < tokenizer->id_limit(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    const std::string_view bytes = vocabulary->bytes(token);
+    if (bytes.find(GrammarVocabulary::kSpecialMark) == std::string_view::npos) continue;
+    BOOST_TEST(tokenizer->is_special(token));
+    BOOST_TEST(bytes == GrammarVocabulary::special_bytes(*tokenizer->id_to_token(token)));
+    ++num_marked;
+  }
+  BOOST_TEST(num_marked == special.size());
 }
 
 }  // namespace

@@ -63,6 +63,39 @@ BOOST_AUTO_TEST_CASE(tags_come_after_triggers_or_separators) {
         {"<b>", "<a>1</a>"}, {"", "<b>, <b>"});
 }
 
+BOOST_AUTO_TEST_CASE(special_tokens_are_taken_where_they_are_named) {
+  const std::vector<std::string> special{"<a>", "<ab>", "</a>", "[S]"};
+  const auto check_special = [&](std::string_view source, const std::vector<std::string>& taken,
+                                 const std::vector<std::string>& refused) {
+    const auto grammar = compile_for_bytes(structural_tag_grammar(source, {}, {}, special));
+    for (const std::string& text : taken)
+      BOOST_TEST(accepts_bytes(*grammar, with_marks(text, special)), text);
+    for (const std::string& text : refused)
+      BOOST_TEST(!accepts_bytes(*grammar, with_marks(text, special)), text);
+    for (const std::string& text : taken)  // as text they are something else
+      BOOST_TEST(!accepts_bytes(*grammar, text), text);
+  };
+  check_special(R"({"format":{"type":"const_string","value":"x<ab>y","special_tokens":true}})",
+                {"x<ab>y"}, {"x<a>y", "x"});
+  check_special(R"({"format":{"type":"tag","begin":"<a>f","content":{"type":"any_text"},
+                    "end":"</a>","special_tokens":true}})",
+                {"<a>f</a>", "<a>fx < y</a>"}, {"<a>f", "<a>f[S]</a>"});
+  check_special(R"({"format":{"type":"triggered_tags","triggers":["<a>"],"special_tokens":true,
+                    "tags":[{"begin":"<a>","content":{"type":"regex","pattern":"1"},
+                             "end":"</a>","special_tokens":true}]}})",
+                {"so <a>1</a>", "[S]x<a>1</a><ab>y"}, {"<a>", "<a>2</a>", "<a>1<a>"});
+  // Without the word they are text, and no part of any text.
+  const auto plain = compile_for_bytes(structural_tag_grammar(
+      R"({"format":{"type":"sequence","elements":[{"type":"const_string","value":"<a>"},
+                                                  {"type":"any_text"}]}})",
+      {}, {}, special));
+  BOOST_TEST(accepts_bytes(*plain, "<a> and [S]"));
+  BOOST_TEST(!accepts_bytes(*plain, "<a> and " + with_marks("[S]", special)));
+  BOOST_TEST(!accepts_bytes(*plain, with_marks("<a>", special)));
+  BOOST_TEST(tag_refusal(R"({"format":{"type":"any_text","special_tokens":1}})") ==
+             "structural_tag: format.special_tokens must be true or false");
+}
+
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_named) {
   const auto refusal = [](const std::string& text) { return tag_refusal(text); };
   BOOST_TEST(refusal("[]") ==

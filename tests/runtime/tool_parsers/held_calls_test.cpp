@@ -48,7 +48,22 @@ struct HeldCase {
   std::string_view format;
   std::vector<std::pair<std::string, std::string>> taken;  ///< answers and their calls
   std::vector<std::string> refused;
+  std::vector<std::string> special_tokens = {};  ///< of the vocabulary
 };
+
+void check_held(const HeldCase& c, const CallRule& rule) {
+  BOOST_TEST_INFO_SCOPE(c.format);
+  const ToolFormat* const format = find_tool_format(c.format);
+  const auto tag = calls_tag(*format, kHeldTools, rule).value();
+  BOOST_REQUIRE(tag.has_value());
+  const auto grammar = compile_for_bytes(structural_tag_grammar(*tag, {}, {}, c.special_tokens));
+  for (const auto& [answer, calls] : c.taken) {
+    BOOST_TEST(accepts_bytes(*grammar, with_marks(answer, c.special_tokens)), answer);
+    BOOST_TEST(calls_of(*format, answer) == calls);
+  }
+  for (const std::string& answer : c.refused)
+    BOOST_TEST(!accepts_bytes(*grammar, with_marks(answer, c.special_tokens)), answer);
+}
 
 BOOST_AUTO_TEST_CASE(forced_calls_are_held_also_where_arguments_are_no_json) {
   for (const HeldCase& c : std::vector<HeldCase>{
@@ -91,18 +106,131 @@ BOOST_AUTO_TEST_CASE(forced_calls_are_held_also_where_arguments_are_no_json) {
               "stop{}stop{}"}},
             {"<TOOLCALL>[]</TOOLCALL>",
              R"(<TOOLCALL>[{"name": "go", "arguments": {}}]</TOOLCALL>)"}}}) {
-    BOOST_TEST_INFO_SCOPE(c.format);
-    const ToolFormat* const format = find_tool_format(c.format);
-    const auto tag = calls_tag(*format, kHeldTools, {.required = true}).value();
-    BOOST_REQUIRE(tag.has_value());
-    const auto grammar = compile_for_bytes(structural_tag_grammar(*tag));
-    for (const auto& [answer, calls] : c.taken) {
-      BOOST_TEST(accepts_bytes(*grammar, answer), answer);
-      BOOST_TEST(calls_of(*format, answer) == calls);
-    }
-    for (const std::string& answer : c.refused)
-      BOOST_TEST(!accepts_bytes(*grammar, answer), answer);
+    check_held(c, {.required = true});
   }
+}
+
+const std::vector<std::string> kDeepseekTokens = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+                                                  "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
+                                                  "<｜tool▁sep｜>"};
+
+BOOST_AUTO_TEST_CASE(forced_calls_are_held_where_markers_are_special_tokens) {
+  const std::vector<HeldCase> cases = {
+      {"mistral",
+       {{R"([TOOL_CALLS]stop[ARGS]{}[TOOL_CALLS]find[ARGS]{"text": "a", "limit": 1})",
+         R"(stop{}find{"limit":1,"text":"a"})"},
+        {R"([TOOL_CALLS][{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {}}])",
+         "stop{}stop{}"},
+        {"[TOOL_CALLS]stop[CALL_ID]a1B2c3D4e[ARGS]{}", "stop{}"}},
+       {"[TOOL_CALLS]go[ARGS]{}", "[TOOL_CALLS]stop", "stop[ARGS]{}", "text",
+        R"([TOOL_CALLS]find[ARGS]{"text": "a", "limit": 21})"},
+       {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}},
+      {"deepseek_v3",
+       {{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>stop\n```json\n{}\n```"
+         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>find\n```json\n"
+         "{\"text\": \"a\", \"limit\": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         R"(stop{}find{"limit":2,"text":"a"})"}},
+       {"<｜tool▁call▁begin｜>function<｜tool▁sep｜>stop\n```json\n{}\n```<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"},
+       kDeepseekTokens},
+      {"deepseek_v31",
+       {{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>stop<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+         "<｜tool▁call▁begin｜>stop<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         "stop{}stop{}"}},
+       {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>stop<｜tool▁sep｜>{}<｜tool▁call▁end｜>"},
+       kDeepseekTokens},
+      {"deepseek_v32",
+       {{"<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"find\">\n"
+         "<｜DSML｜parameter name=\"text\" string=\"true\">12</｜DSML｜parameter>\n"
+         "<｜DSML｜parameter name=\"limit\" string=\"false\">3</｜DSML｜parameter>\n"
+         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+         R"(find{"limit":3,"text":"12"})"}},
+       {"<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"find\">\n"
+        "<｜DSML｜parameter name=\"text\" string=\"false\">12</｜DSML｜parameter>\n"
+        "<｜DSML｜parameter name=\"limit\" string=\"false\">3</｜DSML｜parameter>\n"
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+       {"｜DSML｜"}},
+      {"minimax_m2",
+       {{"<minimax:tool_call>\n<invoke name=\"find\">\n<parameter name=\"text\">a b</parameter>\n"
+         "<parameter name=\"limit\">3</parameter>\n</invoke>\n</minimax:tool_call>",
+         R"(find{"limit":3,"text":"a b"})"}},
+       {"<minimax:tool_call>\n</minimax:tool_call>"},
+       {"<minimax:tool_call>", "</minimax:tool_call>"}},
+      {"kimi_k2",
+       {{"<|tool_calls_section_begin|><|tool_call_begin|>functions.stop:0"
+         "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_call_begin|>functions.stop:12"
+         "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+         "stop{}stop{}"}},
+       {"<|tool_calls_section_begin|><|tool_call_begin|>functions.stop:x"
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"},
+       {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>", "<|tool_call_end|>"}},
+      {"granite",
+       {{R"(<|tool_call|>[{"name": "stop", "arguments": {}}])", "stop{}"},
+        {"<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>", "stop{}"}},
+       {"<|tool_call|>[]"},
+       {"<|tool_call|>", "<tool_call>", "</tool_call>"}},
+      {"openai",
+       {{R"(<|channel|>commentary to=functions.find <|constrain|>json<|message|>)"
+         R"({"text": "a", "limit": 1}<|call|>)",
+         R"(find{"limit":1,"text":"a"})"}},
+       {"<|channel|>final<|message|>x<|return|>"},
+       {"<|channel|>", "<|constrain|>", "<|message|>", "<|call|>", "<|start|>", "<|return|>"}},
+      {"lfm2",
+       {{"<|tool_call_start|>[stop(), stop()]<|tool_call_end|>", "stop{}stop{}"}},
+       {"<|tool_call_start|>[]<|tool_call_end|>"},
+       {"<|tool_call_start|>", "<|tool_call_end|>"}},
+      {"phi4_mini_json",
+       {{R"(functools[{"name": "stop", "arguments": {}}])", "stop{}"},
+        {R"(<|tool_call|>[{"name": "stop", "arguments": {}}]<|/tool_call|>)", "stop{}"}},
+       {"functools[]"},
+       {"<|tool_call|>", "<|/tool_call|>"}},
+      {"llama3_json",
+       {{R"({"name": "stop", "parameters": {}}; {"name": "stop", "parameters": {}})",
+         "stop{}stop{}"}},
+       {R"({"name": "stop", "arguments": {}})", R"(<|python_tag|>{"name": "stop")"},
+       {"<|python_tag|>"}}};
+  for (HeldCase c : cases) {
+    check_held(c, {.required = true});
+    const auto grammar = compile_for_bytes(structural_tag_grammar(
+        *calls_tag(*find_tool_format(c.format), kHeldTools, {.required = true}).value(), {}, {},
+        c.special_tokens));
+    // A marker that is spelled by other tokens is none.
+    const std::string& plain = c.taken.front().first;
+    BOOST_TEST(accepts_bytes(*grammar, plain) == (plain == with_marks(plain, c.special_tokens)));
+    c.special_tokens.clear();  // of another model, in whose vocabulary markers are text
+    check_held(c, {.required = true});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(calls_that_have_begun_are_held_as_the_level_says) {
+  using enum ToolStrictLevel;
+  HeldCase c{"mistral",
+             {{"Let me see.[TOOL_CALLS]stop[ARGS]{}", "Let me see.stop{}"},
+              {R"([TOOL_CALLS]find[ARGS]{"limit": "many"})", R"(find{"limit":"many"})"},
+              {"no call", "no call"}},
+             {"[TOOL_CALLS]go[ARGS]{}", "[TOOL_CALLS]find[ARGS]12", "x[TOOL_CALLS]"},
+             {"[TOOL_CALLS]", "[ARGS]", "</s>"}};
+  check_held(c, {.strict_level = kFunction});
+  c.refused.push_back(c.taken[1].first);
+  c.taken.erase(c.taken.begin() + 1);
+  check_held(c, {.strict_level = kParameter});
+  HeldCase kimi{"kimi_k2",
+                {{"a<|tool_calls_section_begin|><|tool_call_begin|>functions.stop:0"
+                  "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+                  "astop{}"}},
+                {"<|tool_calls_section_begin|><|tool_calls_section_end|>"},
+                {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+                 "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"}};
+  check_held(kimi, {.strict_level = kFunction});
+  // Nothing tells their calls from text.
+  for (const char* format : {"pythonic", "llama3_json", "openai"})
+    BOOST_TEST(!calls_tag(*find_tool_format(format), kHeldTools, {.strict_level = kParameter})
+                    .value()
+                    .has_value(),
+               format);
+  BOOST_TEST((find_tool_strict_level("parameter") == kParameter));
+  BOOST_TEST(!find_tool_strict_level("strict").has_value());
 }
 
 }  // namespace

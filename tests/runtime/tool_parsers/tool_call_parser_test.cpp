@@ -192,6 +192,19 @@ BOOST_AUTO_TEST_CASE(formats_are_found_by_their_names_and_by_chat_templates) {
   BOOST_TEST(detect_tool_format("<tool_call>\\n<function=f>")->name == "qwen3_coder");
 }
 
+BOOST_AUTO_TEST_CASE(harmony_has_markers_also_around_answers_without_tools) {
+  const ToolFormat* const texts = find_tool_format("openai")->without_tools;
+  BOOST_REQUIRE(texts != nullptr);
+  ToolCallParser parser(*texts, nullptr);
+  AnswerDelta delta;
+  parser.feed("<|start|>assistant<|channel|>final<|message|>Hello <|chan", delta);
+  parser.feed("nel| there<|return|>", delta);
+  parser.finish(delta);
+  BOOST_TEST(delta.content == "Hello <|channel| there");
+  BOOST_TEST(delta.tool_calls.empty());
+  BOOST_TEST((find_tool_format("hermes")->without_tools == nullptr));
+}
+
 BOOST_AUTO_TEST_CASE(a_forced_function_gets_the_whole_text_as_its_arguments) {
   AnswerFormat format;
   format.forced_function = "search";

@@ -242,17 +242,6 @@ BOOST_AUTO_TEST_CASE(a_draft_model_of_another_vocabulary_is_refused) {
       "qwen3: its vocabulary has 704 tokens, the model's has 768"));
 }
 
-BOOST_AUTO_TEST_CASE(a_draft_model_with_recurrent_states_is_refused) {
-  WorkerOptions options;
-  options.model = model_folder("mamba2");
-  options.max_num_batched_tokens = 64;
-  options.speculative = {.num_draft_tokens = 2, .draft_model = model_folder("mamba2")};
-  const auto refused = ModelRunner::load(options, {});
-  BOOST_REQUIRE(!refused.ok());
-  BOOST_TEST((refused.error().code == ErrorCode::kUnsupported));
-  BOOST_TEST(refused.error().message.find("recurrent states") != std::string::npos);
-}
-
 BOOST_AUTO_TEST_CASE(instruction_sets_agree_on_the_greedy_tokens_of_exact_arithmetic) {
   DriverJob job{.prompt = {1, 2, 3, 4, 5}, .params = {}, .num_outputs = 20};
   job.params.temperature = 0;

@@ -638,6 +638,35 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_draft_model_draft_what_one_does) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(the_last_stage_drafts_what_one_rank_does) {
+  const std::string model = TROUPE_GOLDEN_DIR "/models/models/llama";
+  const std::string head = TROUPE_GOLDEN_DIR "/draft_heads/llama_eagle";
+  struct Drafter {
+    DraftHeadKind kind;
+    std::string folder;
+  };
+  for (const Drafter& drafter :
+       {Drafter{DraftHeadKind::kNone, model}, {DraftHeadKind::kEagle, head}}) {
+    std::vector<TokenId> alone;
+    for (const auto& [tensor, pipeline] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
+      BOOST_TEST_CONTEXT(drafter.folder << ", " << tensor << " by " << pipeline) {
+        Ranks ranks(
+            tensor, pipeline, "auto", model,
+            {.num_draft_tokens = 3, .draft_model = drafter.folder, .draft_head = drafter.kind});
+        const auto results = ranks.execute({first_step(kPrompt)});
+        std::vector<TokenId> drafts;
+        for (const auto& result : results) {
+          BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
+          for (const auto& [id, guesses] : result->draft_token_ids) drafts = guesses;
+        }
+        BOOST_TEST(drafts.size() == 3U);
+        if (alone.empty()) alone = drafts;
+        BOOST_TEST(drafts == alone, boost::test_tools::per_element());
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_draft_model_that_cannot_be_divided_is_refused) {
   const auto refused =
       ModelRunner::load({.model = TROUPE_GOLDEN_DIR "/models/models/llama",

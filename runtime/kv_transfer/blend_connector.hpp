@@ -1,0 +1,100 @@
+#pragma once
+// The Scheduler's side of the BlendConnector.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/request.hpp"
+#include "runtime/kv_transfer/blend_config.hpp"
+#include "runtime/kv_transfer/blend_ops.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/piece_index.hpp"
+#include "runtime/scheduler/kv_connector.hpp"
+
+namespace troupe {
+
+/// CacheBlend (arXiv 2405.16444): pieces of prompts are kept in the memory of the workers' hosts,
+/// and used wherever they stand in a later prompt. Its tokens are scheduled as if all of them were
+/// computed; which of them the layers compute is the workers' side's to select (KvBlend).
+///
+/// A request is blended from its admission on, with the pieces behind its hit in the prefix cache
+/// that are kept then; these are pinned until its prompt is computed. A piece is kept when a
+/// request has computed it whole. What this side says of the pieces the workers do in the order of
+/// the steps. When steps have failed it is not known what the workers have done: then all is
+/// forgotten, on both sides.
+///
+/// Exactness is given up: a token's keys and values are those that it had behind another prefix.
+/// So the blocks of such a request do not enter the prefix cache. A request that is preempted, or
+/// resubmitted after a crash, computes its prompt and the tokens that its client has anew, with
+/// what is kept then, if anything is: it goes on behind these tokens, and none is lost or repeated,
+/// but those that follow may be others than it would have had.
+class BlendConnector final : public KVConnector {
+ public:
+  /// `separator`: the tokens of BlendConfig::special_str; empty: pieces end by their content.
+  BlendConnector(const KVConnectorContext& context, BlendConfig config,
+                 std::vector<TokenId> separator);
+  /// Errors: kUnsupported, the kind of layers; kInvalidArgument.
+  [[nodiscard]] static Result<void> check(const KVConnectorContext& context,
+                                          const BlendConfig& config);
+
+  [[nodiscard]] Result<void> check_transfer_params(const std::string& params) const override;
+  void on_new_request(const KVCacheRequest& request) override;
+  /// Of no tokens, but of those that are blended.
+  [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
+      const RequestState& request, std::int32_t num_local_tokens) override;
+  void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
+                                std::int32_t num_external_tokens) override;
+  [[nodiscard]] Finished request_finished(const RequestState& request,
+                                          const BlockTable& blocks) override;
+  [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
+  void on_failed_steps() override { reset_cache(); }
+  bool reset_cache() override;
+
+  [[nodiscard]] const PieceIndex& index() const noexcept { return index_; }
+  [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
+
+ private:
+  struct Piece {
+    TokenSpan span;
+    BlockHash key;
+    bool is_blended = false;  ///< pinned
+    bool is_saved = false;    ///< by this request, and not whole yet
+  };
+  struct Request {
+    std::string owner;
+    bool is_plain = true;  ///< a text, whose prompt is known
+    bool is_admitted = false;
+    std::int32_t num_prompt_tokens = 0;
+    std::int32_t num_local_tokens = 0;  ///< of the last look-up
+    std::optional<BlendParams> params;  ///< read with the first look-up
+    std::optional<std::vector<Piece>> pieces;
+  };
+
+  [[nodiscard]] bool may_blend(const Request& known, const RequestState& request) const;
+  void cut(Request& known, const RequestState& request) const;
+  /// What the request holds of the index is given back.
+  void release(Request& known);
+  void plan_blend(const Request& known, std::int32_t begin, std::int32_t end, std::int32_t token);
+  void plan_saves(Request& known, std::int32_t begin, std::int32_t end, std::int32_t token);
+
+  ConnectorRole role_;
+  BlendConfig config_;
+  std::vector<TokenId> separator_;
+  std::size_t num_groups_;
+  std::int64_t token_bytes_;  // of all ranks
+  PieceIndex index_;
+  std::unordered_map<RequestId, Request> requests_;
+  BlendOps next_;  // for the step that is planned
+};
+
+/// BlendConnector: see BlendConfig for what configures it.
+[[nodiscard]] Result<std::shared_ptr<KVConnector>> make_blend_connector(
+    const KVConnectorContext& context);
+[[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_blend_connector_worker(
+    const KVConnectorWorkerContext& context);
+
+}  // namespace troupe

@@ -1,0 +1,262 @@
+// The processor cache: what its two sides know, and the memory that processes share.
+#include "runtime/multimodal/picture_cache.hpp"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "runtime/multimodal/byte_lru.hpp"
+#include "runtime/multimodal/shared_items.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Data that shows whose it is.
+ItemData data_of(const std::string& name, std::size_t num_bytes) {
+  std::string text;
+  while (text.size() < num_bytes) text += name + ";";
+  return std::make_shared<const std::vector<char>>(text.begin(),
+                                                   text.begin() + static_cast<std::ptrdiff_t>(num_bytes));
+}
+
+MultiModalFeature item_of(std::string identifier, ItemData data = nullptr) {
+  return {.modality = "image", .identifier = std::move(identifier), .data = std::move(data)};
+}
+
+struct Folder {
+  Folder() : path(fs::temp_directory_path() / ("pictures_" + std::to_string(::getpid()))) {
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  [[nodiscard]] SharedItems::Options items(std::size_t max_bytes) const {
+    return {.file = path / "items", .max_bytes = max_bytes, .max_object_bytes = max_bytes};
+  }
+  fs::path path;
+};
+
+BOOST_AUTO_TEST_CASE(what_was_used_last_goes_last) {
+  ByteLru<int> lru(10);
+  lru.insert("a", 1, 4);
+  lru.insert("b", 2, 4);
+  BOOST_REQUIRE(lru.find("a") != nullptr);
+  lru.insert("c", 3, 4);
+  BOOST_TEST(lru.find("b") == nullptr);
+  BOOST_TEST(*lru.find("a") == 1);
+  BOOST_TEST(lru.num_bytes() == 8u);
+  lru.insert("a", 5, 2);
+  BOOST_TEST(*lru.find("a") == 5);
+  BOOST_TEST(lru.num_bytes() == 6u);
+  lru.insert("too large", 6, 11);
+  BOOST_TEST(lru.find("too large") == nullptr);
+  BOOST_TEST(*lru.find("c") == 3);
+  lru.clear();
+  BOOST_TEST(lru.find("a") == nullptr);
+  BOOST_TEST(lru.num_bytes() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(without_bytes_there_is_no_cache) {
+  BOOST_TEST(picture_cache_kinds() == (std::vector<std::string>{"lru", "shm", "processor_only"}));
+  for (const std::string& kind : picture_cache_kinds()) {
+    BOOST_TEST(make_picture_cache({.kind = kind}).value() == nullptr);
+    BOOST_TEST(make_item_cache({.kind = kind}).value() == nullptr);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_front_end_alone_keeps_the_data) {
+  const PictureCacheOptions options{.kind = "processor_only", .max_bytes = 100};
+  const auto cache = make_picture_cache(options).value();
+  BOOST_TEST(make_item_cache(options).value() == nullptr);
+  const ItemData data = data_of("p", 10);
+  cache->keep("p", {data, data});
+  BOOST_TEST((cache->find("p", false) == std::vector<ItemData>{data, data}));
+  BOOST_TEST(!cache->leaves_out_data());
+  const std::string gone = "p";
+  cache->forget({&gone, 1});
+  BOOST_TEST(cache->find("p", true).size() == 2u);
+  cache->clear();
+  BOOST_TEST(cache->find("p", false).empty());
+}
+
+BOOST_AUTO_TEST_CASE(both_sides_of_the_lru_agree_while_pictures_are_dropped) {
+  const PictureCacheOptions options{.kind = "lru", .max_bytes = 1000};
+  const auto front_end = make_picture_cache(options).value();
+  const auto engine = make_item_cache(options).value();
+  BOOST_TEST(front_end->leaves_out_data());
+  std::minstd_rand random(7);
+  int num_known = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string name = "p" + std::to_string(random() % 12);
+    const std::size_t num_parts = 1 + std::hash<std::string>()(name) % 3;
+    std::vector<ItemData> data = front_end->find(name, false);
+    if (data.empty()) {
+      for (std::size_t part = 0; part < num_parts; ++part)
+        data.push_back(data_of(part_identifier(name, part), 60));
+      front_end->keep(name, data);
+    } else {
+      BOOST_REQUIRE(data.size() == num_parts);
+      ++num_known;
+    }
+    std::vector<MultiModalFeature> items;
+    for (std::size_t part = 0; part < num_parts; ++part)
+      items.push_back(item_of(part_identifier(name, part), data[part]));
+    BOOST_REQUIRE(engine->complete(items).empty());
+    for (const MultiModalFeature& item : items)
+      BOOST_REQUIRE(*item.data == *data_of(item.identifier, 60));
+  }
+  BOOST_TEST(num_known > 500);
+  BOOST_TEST(num_known < 1900);
+}
+
+BOOST_AUTO_TEST_CASE(what_the_engine_lacks_is_told_and_forgotten) {
+  const PictureCacheOptions options{.kind = "lru", .max_bytes = 1000};
+  const auto front_end = make_picture_cache(options).value();
+  const auto engine = make_item_cache(options).value();
+  front_end->keep("p", {data_of("p", 10), data_of("p-1", 10)});
+  std::vector<MultiModalFeature> items = {item_of("p"), item_of("p-1")};
+  std::vector<std::string> missing = engine->complete(items);
+  BOOST_TEST(missing == (std::vector<std::string>{"p", "p-1"}));
+  BOOST_TEST(front_end->find("p", true).empty());
+  missing.erase(missing.begin());
+  front_end->forget(missing);  // a part of it is enough
+  BOOST_TEST(front_end->find("p", false).empty());
+  // The same picture twice in a request: the second time without data.
+  items = {item_of("q", data_of("q", 10)), item_of("q")};
+  BOOST_TEST(engine->complete(items).empty());
+  BOOST_TEST(items[0].data == items[1].data);
+  engine->clear();
+  items = {item_of("q")};
+  BOOST_TEST(engine->complete(items).size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(processes_share_the_items_of_a_segment) {
+  const Folder folder;
+  const PictureCacheOptions options{.kind = "shm",
+                                    .max_bytes = 4 << 20,
+                                    .max_object_bytes = 1 << 20,
+                                    .key = "model",
+                                    .directory = folder.path};
+  auto front_end = make_picture_cache(options).value();
+  const auto other_front_end = make_picture_cache(options).value();
+  const auto engine = make_item_cache(options).value();
+  front_end->keep("p", {data_of("p", 5000), data_of("p-1", 1)});
+  front_end->keep("large", {data_of("large", (1 << 20) + 1)});
+  BOOST_TEST((other_front_end->find("p", false) == std::vector<ItemData>{nullptr, nullptr}));
+  const std::vector<ItemData> copies = other_front_end->find("p", true);
+  BOOST_REQUIRE(copies.size() == 2u);
+  BOOST_TEST(*copies[0] == *data_of("p", 5000));
+  BOOST_TEST(other_front_end->find("large", false).empty());
+  std::vector<MultiModalFeature> items = {item_of("p"), item_of("p-1"), item_of("large")};
+  BOOST_TEST(engine->complete(items) == std::vector<std::string>{"large"});
+  BOOST_TEST(*items[1].data == *data_of("p-1", 1));
+  front_end.reset();  // the others go on
+  BOOST_TEST(other_front_end->find("p", false).size() == 2u);
+  other_front_end->clear();
+  BOOST_TEST(engine->complete(items = {item_of("p")}).size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(the_oldest_items_of_a_full_segment_go_first) {
+  const Folder folder;
+  const auto items = SharedItems::open(folder.items(SharedItems::kMinBytes)).value();
+  constexpr std::size_t kItemBytes = 70'001;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    items->keep(name, {data_of(name, kItemBytes)});
+    BOOST_REQUIRE(items->num_parts(name) == 1u);
+    int num_there = 0;
+    for (int k = 0; k <= i; ++k) {
+      const std::string other = "p" + std::to_string(k);
+      const ItemData found = items->find(other);
+      if (found == nullptr) {
+        BOOST_REQUIRE(num_there == 0);
+        continue;
+      }
+      ++num_there;
+      BOOST_REQUIRE(*found == *data_of(other, kItemBytes));
+    }
+    BOOST_REQUIRE(num_there >= std::min(i + 1, 12));
+  }
+  items->keep("half", {data_of("half", SharedItems::kMinBytes / 2 + 1)});
+  BOOST_TEST(items->num_parts("half") == 0u);
+  BOOST_TEST(items->num_parts("p99") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(the_last_one_removes_the_segment_and_what_others_left_is_not_found) {
+  const Folder folder;
+  const SharedItems::Options options = folder.items(SharedItems::kMinBytes);
+  std::ofstream(options.file) << std::string(SharedItems::kMinBytes, 'x');
+  fs::permissions(options.file, fs::perms::owner_read | fs::perms::owner_write);
+  {
+    const auto items = SharedItems::open(options).value();
+    BOOST_TEST(items->num_parts("p") == 0u);
+    items->keep("p", {data_of("p", 10)});
+    const auto others = SharedItems::open(options).value();
+    BOOST_TEST(others->num_parts("p") == 1u);
+  }
+  BOOST_TEST(!fs::exists(options.file));
+  BOOST_TEST(SharedItems::open(options).value()->num_parts("p") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(files_that_others_may_change_and_too_small_segments_are_refused) {
+  const Folder folder;
+  SharedItems::Options options = folder.items(SharedItems::kMinBytes);
+  std::ofstream(options.file) << "x";
+  fs::permissions(options.file, fs::perms::all);
+  BOOST_TEST(SharedItems::open(options).error().message ==
+             options.file.string() + " is not a file of this user that is closed to others");
+  BOOST_TEST(fs::exists(options.file));
+  options.max_bytes = 1000;
+  BOOST_TEST(SharedItems::open(options).error().param == "mm-processor-cache-gb");
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_process_neither_blocks_nor_spoils_the_segment) {
+  const Folder folder;
+  const SharedItems::Options options = folder.items(SharedItems::kMinBytes);
+  const auto items = SharedItems::open(options).value();
+  constexpr std::size_t kItemBytes = 100'000;
+  std::minstd_rand random(11);
+  for (int round = 0; round < 20; ++round) {
+    int ready[2];
+    BOOST_REQUIRE(::pipe(ready) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto own = SharedItems::open(options);
+      for (int i = 0; own.ok(); ++i) {
+        const std::string name = "c" + std::to_string(i % 30);
+        (*own)->keep(name, {data_of(name, kItemBytes)});
+        static_cast<void>((*own)->find(name));
+        if (i % 7 == 6) (*own)->clear();
+        static_cast<void>(::write(ready[1], "x", 1));
+      }
+      ::_exit(1);
+    }
+    ::close(ready[1]);
+    for (unsigned i = 0; i < 1 + random() % 5; ++i) {
+      char byte = 0;
+      BOOST_REQUIRE(::read(ready[0], &byte, 1) == 1);
+    }
+    ::kill(child, SIGKILL);
+    int status = 0;
+    BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
+    ::close(ready[0]);
+    BOOST_TEST(WIFSIGNALED(status));
+    items->keep("p", {data_of("p", kItemBytes)});
+    const ItemData found = items->find("p");
+    BOOST_REQUIRE(found != nullptr);
+    BOOST_TEST((*found == *data_of("p", kItemBytes)));
+    for (int i = 0; i < 30; ++i) {
+      const std::string name = "c" + std::to_string(i);
+      if (const ItemData left = items->find(name)) BOOST_TEST((*left == *data_of(name, kItemBytes)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe
