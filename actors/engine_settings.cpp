@@ -105,8 +105,10 @@ bool chunks_prefills(const EngineOptions& engine, const ModelLoaded& model) {
 
 /// Errors: kUnsupported.
 Result<void> check_encoder_decoder(const EngineOptions& engine, const ModelLoaded& model) {
-  for (const auto& [option, value] : {std::pair("kv-transfer-config", &engine.kv_transfer_config),
-                                      std::pair("ec-transfer-config", &engine.ec_transfer_config)})
+  for (const auto& [option, value] :
+       {std::pair("prefix-cache-snapshot", &engine.prefix_cache_snapshot),
+        std::pair("kv-transfer-config", &engine.kv_transfer_config),
+        std::pair("ec-transfer-config", &engine.ec_transfer_config)})
     if (!value->empty())
       return Error{ErrorCode::kUnsupported,
                    std::string(option) + " is not supported for " + model.architecture, option};
@@ -115,6 +117,11 @@ Result<void> check_encoder_decoder(const EngineOptions& engine, const ModelLoade
 
 /// Of models with layers that keep states. Errors: kInvalidArgument, kUnsupported.
 Result<void> check_states(const EngineOptions& engine, const ModelLoaded& model) {
+  if (!engine.prefix_cache_snapshot.empty())
+    return Error{ErrorCode::kUnsupported,
+                 "prefix-cache-snapshot: the states of " + model.architecture +
+                     " are not kept, only keys and values of attention are",
+                 "prefix-cache-snapshot"};
   if (!engine.kv_transfer_config.empty())
     return Error{ErrorCode::kUnsupported,
                  "kv-transfer-config: the states of " + model.architecture +
@@ -417,6 +424,8 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
   settings.watermark = engine.watermark;
+  settings.max_pinned_blocks =
+      static_cast<std::int32_t>(engine.max_pinned_cache_share * cache.num_blocks);
   if (engine.prefix_cache_retention_interval < 0)
     settings.retention_interval.reset();
   else
@@ -654,6 +663,9 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.options_text = describe_options(options, /*as_json=*/false);
   service.options_json = describe_options(options, /*as_json=*/true);
   service.open_admin = is_loopback(options.server.host);
+  if (const std::string& folder = options.server.admin_cache_directory; !folder.empty())
+    service.admin_cache_directory = std::filesystem::absolute(folder).lexically_normal().string();
+  service.max_warm_prompts = static_cast<std::size_t>(options.server.max_warm_prompts);
   service.defaults = request_defaults(options, sampling, answers, model);
   config.cache_config = cache_config_labels(options.engine, cache);
   config.max_adapters = static_cast<std::int32_t>(options.engine.max_loras);

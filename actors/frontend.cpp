@@ -251,6 +251,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       [self](const AbortRequests& abort) { troupe::abort(self, abort.ids); },
       [self](const RenderRequest& what) { return hand_on<RenderReply>(self, what); },
       [self](const ResetCaches& what) { return hand_on<CachesReset>(self, what); },
+      [self](const MoveCache& what) { return hand_on<CacheMoved>(self, what); },
       [self](const PauseScheduler& what) { return hand_on<PauseStatus>(self, what); },
       [self](const ResumeScheduler& what) { return hand_on<PauseStatus>(self, what); },
       [self](const AskPaused& what) { return hand_on<PauseStatus>(self, what); },

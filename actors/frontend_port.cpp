@@ -54,6 +54,10 @@ void FrontendPort::reset_caches(ResetCaches what, std::function<void(Result<Cach
   ask_frontend<CachesReset>(kControlDeadline, what, std::move(reply));
 }
 
+void FrontendPort::move_cache(MoveCache what, std::function<void(Result<CacheMoved>)> reply) {
+  ask_frontend<CacheMoved>(kPauseDeadline, std::move(what), std::move(reply));
+}
+
 void FrontendPort::pause(PauseScheduler what, PauseReply reply) {
   ask_frontend<PauseStatus>(kPauseDeadline, what, std::move(reply));
 }

@@ -37,6 +37,7 @@ class FrontendPort final : public EnginePort {
   void abort(std::vector<RequestId> ids) override;
   void render(RenderRequest request, std::function<void(RenderReply)> reply) override;
   void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) override;
+  void move_cache(MoveCache what, std::function<void(Result<CacheMoved>)> reply) override;
   void pause(PauseScheduler what, PauseReply reply) override;
   void resume(PauseReply reply) override;
   void ask_paused(PauseReply reply) override;

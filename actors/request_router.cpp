@@ -495,6 +495,15 @@ CachesReset join_resets(const std::vector<CachesReset>& resets) {
   return {std::all_of(resets.begin(), resets.end(), [](const auto& reset) { return reset.ok; })};
 }
 
+CacheMoved join_moves(const std::vector<CacheMoved>& moves) {
+  CacheMoved all;
+  for (const CacheMoved& moved : moves) {
+    all.num_blocks += moved.num_blocks;
+    if (!all.error) all.error = moved.error;
+  }
+  return all;
+}
+
 PauseStatus join_pauses(const std::vector<PauseStatus>& pauses) {
   return {
       std::all_of(pauses.begin(), pauses.end(), [](const auto& status) { return status.paused; })};
@@ -702,6 +711,9 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
       [self](RenderRequest& request) { return take_render(self, request); },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         return ask_groups<CachesReset>(self, what, join_resets);
+      },
+      [self](const MoveCache& what) -> caf::result<CacheMoved> {
+        return ask_groups<CacheMoved>(self, what, join_moves);
       },
       [self](const PauseScheduler& what) -> caf::result<PauseStatus> {
         state(self).paused = what.mode;

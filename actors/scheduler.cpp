@@ -103,6 +103,11 @@ struct PendingReset {
   caf::typed_response_promise<CachesReset> promise;
 };
 
+struct PendingMove {
+  MoveCache what;
+  caf::typed_response_promise<CacheMoved> promise;
+};
+
 struct PendingPause {
   PauseScheduler what;
   caf::typed_response_promise<PauseStatus> promise;
@@ -142,8 +147,9 @@ struct SchedulerState {
   bool reports_free_blocks = false;
   std::deque<
       std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, GrammarCompiled,
-                   GrammarFilled, WakeUp, PendingReset, PendingPause, PendingResume>>
+                   GrammarFilled, WakeUp, PendingReset, PendingMove, PendingPause, PendingResume>>
       inbox;
+  std::optional<PendingMove> moving;  ///< answered when it is done
   std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
   double poll_at = kNever;            ///< when the KV connector is to be asked for news
   double wake_at = kNever;            ///< when WakeUp arrives, if it is under way
@@ -266,6 +272,17 @@ void publish_connector_events(StatefulSelf self) {
     send(self, peers.kv_cache_manager, KVEventBatch{wall_seconds(), std::move(events)});
 }
 
+/// What has been exported or imported.
+void answer_move(StatefulSelf self) {
+  SchedulerState& scheduler = state(self);
+  CacheMoved moved = scheduler.core->take_cache_moved();
+  log_info("cache moved", kv("import", scheduler.moving->what.is_import),
+           kv("folder", scheduler.moving->what.folder), kv("blocks", moved.num_blocks),
+           kv("error", moved.error ? moved.error->message : ""));
+  scheduler.moving->promise.deliver(std::move(moved));
+  scheduler.moving.reset();
+}
+
 /// Results come in the order of the steps; those of steps that were given up are dropped.
 void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerState& scheduler = state(self);
@@ -292,6 +309,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
     scheduler.reports_free_blocks |= frees_blocks;
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
+    if (scheduler.moving && !scheduler.core->is_moving_cache()) answer_move(self);
     scheduler.has_news |= !brings_nothing || !scheduler.core->is_blocked();
     if (!scheduler.has_news && scheduler.core->awaits_connector() && scheduler.core->has_requests())
       scheduler.poll_at = now_seconds() + kConnectorPollSeconds;
@@ -357,8 +375,8 @@ void take(StatefulSelf self, PendingReset& reset) {
     reset.promise.deliver(CachesReset{true});
     return;
   }
-  scheduler.recovering =
-      scheduler.core->reset_prefix_cache(reset.what.preempt_running, now_seconds());
+  scheduler.recovering = scheduler.core->reset_prefix_cache(reset.what.preempt_running,
+                                                            now_seconds(), reset.what.connector);
   scheduler.recovering.start([self, promise = reset.promise]() mutable {
     const bool ok = state(self).recovering.result();
     state(self).recovering.reset();
@@ -366,6 +384,15 @@ void take(StatefulSelf self, PendingReset& reset) {
     promise.deliver(CachesReset{ok});
     advance(self);
   });
+}
+
+void take(StatefulSelf self, PendingMove& move) {
+  const auto started = state(self).core->start_cache_move(move.what);
+  if (!started.ok()) {
+    move.promise.deliver(CacheMoved{.error = started.error()});
+    return;
+  }
+  state(self).moving = std::move(move);
 }
 
 void take(StatefulSelf self, PendingPause& pause) {
@@ -572,6 +599,11 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         auto promise = self->make_response_promise<CachesReset>();
         receive(self, PendingReset{what, promise});
+        return promise;
+      },
+      [self](MoveCache& what) -> caf::result<CacheMoved> {
+        auto promise = self->make_response_promise<CacheMoved>();
+        receive(self, PendingMove{std::move(what), promise});
         return promise;
       },
       [self](const PauseScheduler& what) -> caf::result<PauseStatus> {

@@ -38,6 +38,7 @@ using SchedulerActor = ActorOf<
     ItemsMissing(CachedItemRequests),  // Queue them, if what they leave out is in the cache of items.
     void(AbortRequests),               // Abort these requests, whatever their state.
     CachesReset(ResetCaches),          // Clear the caches between two steps.
+    CacheMoved(MoveCache),             // Copy what the KV connector has stored, or take such copies in.
     PauseStatus(PauseScheduler),       // Pause; the reply is sent when nothing runs.
     PauseStatus(ResumeScheduler),      // Resume scheduling.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
@@ -131,6 +132,7 @@ using RequestRouterActor = ActorOf<
     void(AbortRequests),               // Abort requests of the sender.
     RenderReply(RenderRequest),        // Render or tokenize a prompt; forwarded to an InputProcessor.
     CachesReset(ResetCaches),          // Forwarded to the Scheduler and the InputProcessors of each group.
+    CacheMoved(MoveCache),             // Forwarded to the Scheduler of each group.
     PauseStatus(PauseScheduler),       // Forwarded to each Scheduler, including those that start later.
     PauseStatus(ResumeScheduler),      // Forwarded to each Scheduler.
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
@@ -157,8 +159,9 @@ using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
     void(SubmitRequest),               // From the server's threads: a client's request.
     void(AbortRequests),               // From the server's threads: disconnected clients.
-    RenderReply(RenderRequest),        // This and the next eight are forwarded.
+    RenderReply(RenderRequest),        // This and the next nine are forwarded.
     CachesReset(ResetCaches),
+    CacheMoved(MoveCache),
     PauseStatus(PauseScheduler),
     PauseStatus(ResumeScheduler),
     PauseStatus(AskPaused),

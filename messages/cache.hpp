@@ -314,6 +314,9 @@ enum class KVCacheCommandKind : std::uint8_t {
   kNewStep,          ///< a step begins (no request): needed only by Mamba groups with cached states
   kDeferFree,        ///< detach all blocks, to be freed by kReleaseDeferred
   kReleaseDeferred,  ///< free the blocks of the `count` oldest kDeferFree (no request)
+  kPinPrefix,        ///< once the first `count` tokens are cached, they stay, if there is room
+  kKeepPrefix,       ///< what is cached of the first `count` tokens stays
+  kReleasePrefix,    ///< the end of that: of all that stayed for this request, which may be gone
 };
 
 struct KVCacheCommand {
@@ -371,11 +374,12 @@ struct SlotsAllocated {
   /// the step that ends its prompt is known. Empty if all are -1.
   std::vector<std::int32_t> num_cached_tokens;
   std::int32_t num_free_blocks = 0;
+  std::int32_t num_pinned_blocks = 0;
   std::vector<BlockResidency> evicted;  ///< since the last reply, sampled
   bool operator==(const SlotsAllocated&) const = default;
 };
 TROUPE_MESSAGE(SlotsAllocated, num_allocated, block_ids, block_counts, num_cached_tokens,
-               num_free_blocks, evicted)
+               num_free_blocks, num_pinned_blocks, evicted)
 
 /// Finds the cached prefix of a request. The hit is kept until the next lookup.
 struct LookupPrefix {
@@ -435,11 +439,12 @@ struct RequestAdmitted {
   std::vector<std::int32_t> block_counts;  ///< per group
   std::int32_t num_cached_tokens = 0;      ///< as in SlotsAllocated
   std::int32_t num_free_blocks = 0;
+  std::int32_t num_pinned_blocks = 0;   ///< by kPinPrefix
   std::vector<BlockResidency> evicted;  ///< as in SlotsAllocated
   bool operator==(const RequestAdmitted&) const = default;
 };
 TROUPE_MESSAGE(RequestAdmitted, fits, block_ids, block_counts, num_cached_tokens, num_free_blocks,
-               evicted)
+               num_pinned_blocks, evicted)
 
 /// Block operations that the workers must perform before the step; requested once per step, only
 /// with Mamba groups.

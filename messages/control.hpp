@@ -126,15 +126,32 @@ struct ResetCaches {
   /// Preempt running requests first, so that they are recomputed; otherwise the prefix cache is not
   /// cleared while one of its blocks is in use.
   bool preempt_running = false;
+  bool connector = false;  ///< with prefix_cache: also what the KV connector has stored
   bool operator==(const ResetCaches&) const = default;
 };
-TROUPE_MESSAGE(ResetCaches, prefix_cache, encoder_cache, mm_cache, preempt_running)
+TROUPE_MESSAGE(ResetCaches, prefix_cache, encoder_cache, mm_cache, preempt_running, connector)
 
 struct CachesReset {
   bool ok = false;
   bool operator==(const CachesReset&) const = default;
 };
 TROUPE_MESSAGE(CachesReset, ok)
+
+/// A client -> RequestRouter -> Schedulers: copy what the KV connector has stored to files of a
+/// folder of each worker's host, or take such files in. Answered with CacheMoved when it is done.
+struct MoveCache {
+  bool is_import = false;
+  std::string folder;
+  bool operator==(const MoveCache&) const = default;
+};
+TROUPE_MESSAGE(MoveCache, is_import, folder)
+
+struct CacheMoved {
+  std::int64_t num_blocks = 0;  ///< of a rank
+  std::optional<Error> error;
+  bool operator==(const CacheMoved&) const = default;
+};
+TROUPE_MESSAGE(CacheMoved, num_blocks, error)
 
 /// What a pause does with the requests in the engine. New requests always wait.
 enum class PauseMode : std::uint8_t {

@@ -54,13 +54,14 @@ struct PrefillStats {
   /// Where the external ones came from.
   std::int32_t num_host_cached_tokens = 0;  ///< memory of the host
   std::int32_t num_disk_cached_tokens = 0;
-  std::int32_t num_peer_cached_tokens = 0;  ///< another engine
+  std::int32_t num_peer_cached_tokens = 0;    ///< another engine
+  std::int32_t num_remote_cached_tokens = 0;  ///< a cache server
   bool operator==(const PrefillStats&) const = default;
 };
 TROUPE_MESSAGE(PrefillStats, num_prompt_tokens, num_computed_tokens, num_cached_tokens,
                num_local_cached_tokens, num_external_cached_tokens, num_cache_creation_tokens,
                num_mm_queries, num_mm_hits, num_host_cached_tokens, num_disk_cached_tokens,
-               num_peer_cached_tokens)
+               num_peer_cached_tokens, num_remote_cached_tokens)
 
 struct EngineCoreOutput {
   RequestId id{};
@@ -130,6 +131,7 @@ struct SchedulerStats {
   std::int32_t num_deferred_reqs = 0;
   double kv_cache_usage = 0;  ///< 0..1
   std::int32_t num_free_blocks = 0;
+  std::int32_t num_pinned_blocks = 0;
   std::int32_t num_scheduled_tokens = 0;  ///< of the step that this report belongs to
   PrefixCacheStats prefix_cache;
   SpecDecodingStats spec_decoding;
@@ -146,10 +148,10 @@ struct SchedulerStats {
   bool operator==(const SchedulerStats&) const = default;
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
-               kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
-               encoder_cache, connector_prefix_cache, num_kv_loads_to_start,
-               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks, encoder_transfer,
-               running_adapters, waiting_adapters)
+               kv_cache_usage, num_free_blocks, num_pinned_blocks, num_scheduled_tokens,
+               prefix_cache, spec_decoding, encoder_cache, connector_prefix_cache,
+               num_kv_loads_to_start, num_kv_loads_in_progress, num_kv_loads_waiting,
+               evicted_blocks, encoder_transfer, running_adapters, waiting_adapters)
 
 /// Scheduler -> OutputProcessor, one per step, and one for requests that end without a step.
 struct EngineCoreOutputs {

@@ -90,6 +90,24 @@ struct LoraRequest {
 };
 TROUPE_MESSAGE(LoraRequest, name, int_id, path, revision)
 
+/// A place in a ChatPrompt; what is before it is to stay in the prefix cache.
+struct CacheBreakpoint {
+  std::int32_t message = 0;  ///< the place is in this one
+  /// Behind so many bytes of its text, or parts of its content; -1: all of it.
+  std::int32_t length = -1;
+  double ttl_s = 0;
+  bool operator==(const CacheBreakpoint&) const = default;
+};
+TROUPE_MESSAGE(CacheBreakpoint, message, length, ttl_s)
+
+/// The first tokens of a prompt, which are to stay in the prefix cache.
+struct PrefixPin {
+  std::int32_t num_tokens = 0;
+  double ttl_s = 0;
+  bool operator==(const PrefixPin&) const = default;
+};
+TROUPE_MESSAGE(PrefixPin, num_tokens, ttl_s)
+
 /// Frontend -> InputProcessor. `id` is the first of `params.n` consecutive ids, one for each
 /// sample.
 struct GenerateRequest {
@@ -111,11 +129,12 @@ struct GenerateRequest {
   double age_s = 0;          ///< since its arrival, by the Frontend's clock
   std::uint32_t client = 0;  ///< within the tenant: a number for the address
   std::optional<LoraRequest> lora;
+  std::vector<CacheBreakpoint> cache_breakpoints;
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, pooling, truncate_prompt_tokens,
                cache_salt, priority, arrival_time, return_prompt_text, emitted, limits, tenant,
-               age_s, client, lora)
+               age_s, client, lora, cache_breakpoints)
 
 /// One image (or other item) of a prompt: where its embeddings go, and the key of its encoder
 /// output. `data`: see messages/encoder_input.hpp.
@@ -176,12 +195,13 @@ struct EngineCoreRequest {
   double age_s = 0;  ///< as in GenerateRequest: independent of the hosts' clocks
   std::uint32_t tenant = 0;
   std::string kv_transfer_params;  ///< for the KV connector: a JSON object, or empty
+  std::vector<PrefixPin> pins;
   bool operator==(const EngineCoreRequest&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_ids, mm_features,
                params, pooling, arrival_time, priority, lora, cache_salt, resumable,
                output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant,
-               kv_transfer_params)
+               kv_transfer_params, pins)
 
 /// InputProcessor -> Scheduler: all samples of a request in one message, so that shared data is
 /// sent once.

@@ -110,6 +110,8 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
   X(troupe::KVEventBatch)            \
   X(troupe::ResetCaches)             \
   X(troupe::CachesReset)             \
+  X(troupe::MoveCache)               \
+  X(troupe::CacheMoved)              \
   X(troupe::PauseScheduler)          \
   X(troupe::ResumeScheduler)         \
   X(troupe::AskPaused)               \

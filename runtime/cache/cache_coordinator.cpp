@@ -171,6 +171,14 @@ void CacheCoordinator::cache(CachedRequest& request, std::int32_t num_tokens) {
   }
 }
 
+CacheHit CacheCoordinator::cache_hit_of(CachedRequest& request, std::int32_t num_tokens) {
+  const std::int32_t num_hashed =
+      static_cast<std::int32_t>(request.hashes.size()) * context_.hash_unit;
+  const std::int32_t end = round_down(std::min(num_tokens, num_hashed), context_.alignment);
+  for (const auto& manager : managers_) manager->cache_end(request, end);
+  return find_longest_hit(request, end);
+}
+
 void CacheCoordinator::remove_skipped(CachedRequest& request, std::int32_t num_processed) {
   for (const auto& manager : managers_) manager->remove_skipped(request, num_processed);
 }

@@ -42,6 +42,9 @@ class CacheCoordinator {
   void extend(CachedRequest& request, const GroupManager::Room& room, BlockTable* taken);
   void new_step_starts();
   void cache(CachedRequest& request, std::int32_t num_tokens);
+  /// The longest hit of at most num_tokens, which are cached as far as they are worth it; what it
+  /// lacks of the request's own blocks is cached now.
+  [[nodiscard]] CacheHit cache_hit_of(CachedRequest& request, std::int32_t num_tokens);
   void remove_skipped(CachedRequest& request, std::int32_t num_processed);
   void free(CachedRequest& request);
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;

@@ -43,6 +43,7 @@ struct CachedRequest {
   std::int32_t num_computed_tokens = 0;  ///< before the step being planned
   /// AdmitRequest::delay_caching: until kCacheBlocks, its blocks do not enter the prefix cache.
   bool delays_caching = false;
+  std::vector<std::int32_t> pins_to_come;  ///< ends of prefixes to pin once they are cached
 
   [[nodiscard]] std::int32_t num_tokens() const noexcept {
     return static_cast<std::int32_t>(info.token_ids.size());

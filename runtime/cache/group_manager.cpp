@@ -134,6 +134,20 @@ void GroupManager::cache(CachedRequest& request, std::int32_t num_tokens) {
   record_stored(request, begin * block_size(), end * block_size(), block_size(), stored_ends);
 }
 
+void GroupManager::cache_end(CachedRequest& request, std::int32_t num_tokens) {
+  const GroupBlocks& own = blocks_of(request);
+  const std::int32_t end =
+      std::min(num_tokens / block_size(), static_cast<std::int32_t>(own.blocks.size()));
+  for (std::int32_t i = first_uncached_of_hit(end); i < end; ++i) {
+    const BlockId block = own.blocks[static_cast<std::size_t>(i)];
+    if (block == kNullBlock || context_.pool.prefix_map().has_entry(block)) continue;
+    const std::int32_t end_token = (i + 1) * block_size();
+    context_.pool.set_content(block, {block_hash(request.hashes, i), group_}, end_token);
+    if (context_.pool.records_events())
+      record_stored(request, i * block_size(), end_token, block_size(), {end_token});
+  }
+}
+
 void GroupManager::remove_skipped(CachedRequest& request, std::int32_t num_processed) {
   std::vector<BlockId>& blocks = blocks_of(request).blocks;
   const std::int32_t num_skipped = std::min(num_skipped_tokens(num_processed) / block_size(),

@@ -97,6 +97,9 @@ class GroupManager {
   /// Adds the full blocks of the first num_tokens to the prefix cache, as far as they are worth
   /// caching.
   virtual void cache(CachedRequest& request, std::int32_t num_tokens);
+  /// Adds also those blocks that a hit of num_tokens needs. Pre: so many are cached, as far as they
+  /// are worth it.
+  void cache_end(CachedRequest& request, std::int32_t num_tokens);
   /// Frees blocks that no token after num_processed attends to.
   virtual void remove_skipped(CachedRequest& request, std::int32_t num_processed);
   virtual void free(CachedRequest& request);
@@ -140,6 +143,11 @@ class GroupManager {
                                    std::vector<std::vector<BlockId>>& hit) const;
   /// Truncates the hit to a multiple of the alignment.
   void align(std::vector<std::vector<BlockId>>& hit) const;
+  /// Of the blocks that a hit of so many whole ones needs, the first one that may not be worth
+  /// caching.
+  [[nodiscard]] virtual std::int32_t first_uncached_of_hit(std::int32_t num_blocks) const {
+    return num_blocks;
+  }
   /// Whether block `index` of the request is worth caching.
   [[nodiscard]] virtual bool worth_caching(const CachedRequest& request, std::int32_t index) const;
   /// Adds a key to the block: it holds the request's first num_tokens tokens, which end inside it

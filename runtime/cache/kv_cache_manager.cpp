@@ -12,6 +12,9 @@ namespace {
 /// A fixed seed, since it does not matter which blocks are sampled.
 constexpr std::uint64_t kSampleSeed = 1;
 
+/// Of kKeepPrefix; pins have their number of tokens.
+constexpr std::int32_t kKeptTag = 0;
+
 std::optional<BlockMetrics> make_metrics(const KVCacheSettings& settings) {
   if (!settings.prefix_caching || settings.metrics_sample_rate <= 0) return std::nullopt;
   return BlockMetrics(settings.metrics_sample_rate, kSampleSeed);
@@ -99,13 +102,75 @@ bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
   request.num_computed_tokens = slots.num_computed_tokens;
   request.delays_caching |= slots.delay_caching;
   if (settings_.prefix_caching && !request.delays_caching)
-    coordinator_.cache(request, std::min(num_tokens, request.num_tokens()));
+    cache_blocks(request, std::min(num_tokens, request.num_tokens()));
   return true;
 }
 
 void KVCacheManager::cache_blocks(CachedRequest& request, std::int32_t num_tokens) {
-  if (settings_.prefix_caching) coordinator_.cache(request, num_tokens);
+  if (!settings_.prefix_caching) return;
+  coordinator_.cache(request, num_tokens);
+  if (!request.pins_to_come.empty()) settle_pins(request, num_tokens);
 }
+
+// ---- prefixes that stay -------------------------------------------------------------------------
+
+void KVCacheManager::pin_when_cached(CachedRequest& request, std::int32_t num_tokens) {
+  request.pins_to_come.push_back(num_tokens);
+}
+
+void KVCacheManager::settle_pins(CachedRequest& request, std::int32_t num_cached) {
+  for (const std::int32_t end : std::exchange(request.pins_to_come, {})) {
+    if (end <= num_cached)
+      keep_prefix(request, end, /*tag=*/end, /*bounded=*/true);
+    else
+      request.pins_to_come.push_back(end);
+  }
+}
+
+void KVCacheManager::keep_prefix(CachedRequest& request, std::int32_t num_tokens, std::int32_t tag,
+                                 bool bounded) {
+  if (!settings_.prefix_caching) return;
+  KeptPrefix kept{.id = request.info.id, .tag = tag, .bounded = bounded, .blocks = {}};
+  std::int32_t num_new = 0;
+  for (const std::vector<BlockId>& blocks : coordinator_.cache_hit_of(request, num_tokens).blocks) {
+    for (const BlockId block : blocks) {
+      if (block == kNullBlock) continue;
+      kept.blocks.push_back(block);
+      num_new += !num_pins_.contains(block);
+    }
+  }
+  if (kept.blocks.empty() || (bounded && num_new > settings_.max_pinned_blocks)) return;
+  for (const BlockId block : kept.blocks) {
+    pool_.touch(block);
+    if (bounded) ++num_pins_[block];
+  }
+  kept_.push_back(std::move(kept));
+  // Blocks that older ones share with it do not count twice: it goes last itself.
+  while (num_pinned_blocks() > settings_.max_pinned_blocks)
+    release(std::ranges::find_if(kept_, &KeptPrefix::bounded));
+}
+
+void KVCacheManager::release(std::deque<KeptPrefix>::iterator kept) {
+  CHECK(kept != kept_.end());
+  if (kept->bounded)
+    for (const BlockId block : kept->blocks)
+      if (const auto pins = num_pins_.find(block); --pins->second == 0) num_pins_.erase(pins);
+  // The end of a chain is evicted before its beginning.
+  std::ranges::reverse(kept->blocks);
+  pool_.free(kept->blocks);
+  kept_.erase(kept);
+}
+
+void KVCacheManager::release_prefix(RequestId id, std::int32_t tag) {
+  if (const auto known = requests_.find(id); known != requests_.end())
+    std::erase(known->second->pins_to_come, tag);
+  const auto same = [&](const KeptPrefix& kept) { return kept.id == id && kept.tag == tag; };
+  for (auto kept = std::ranges::find_if(kept_, same); kept != kept_.end();
+       kept = std::ranges::find_if(kept_, same))
+    release(kept);
+}
+
+// ---- operations on one request, continued -------------------------------------------------------
 
 void KVCacheManager::remove_skipped_blocks(CachedRequest& request,
                                            std::int32_t num_processed_tokens) {
@@ -193,6 +258,10 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
       release_deferred(count);
       continue;
     }
+    if (command.kind == KVCacheCommandKind::kReleasePrefix) {
+      release_prefix(command.id, command.count);
+      continue;
+    }
     CachedRequest& known = request(command.id);
     switch (command.kind) {
       case KVCacheCommandKind::kExtendPrompt:
@@ -216,7 +285,14 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
       case KVCacheCommandKind::kDeferFree:
         defer_free(known);
         break;
+      case KVCacheCommandKind::kPinPrefix:
+        pin_when_cached(known, command.count);
+        break;
+      case KVCacheCommandKind::kKeepPrefix:
+        keep_prefix(known, command.count, kKeptTag, /*bounded=*/false);
+        break;
       case KVCacheCommandKind::kReleaseDeferred:
+      case KVCacheCommandKind::kReleasePrefix:
         break;
       case KVCacheCommandKind::kForgetRequest:
         forget(command.id);
@@ -263,6 +339,7 @@ SlotsAllocated KVCacheManager::allocate(const AllocateSlots& question) {
   }
   if (!any_blocks) answer.block_counts.clear();
   answer.num_free_blocks = pool_.num_free_blocks();
+  answer.num_pinned_blocks = num_pinned_blocks();
   answer.evicted = take_evicted();
   return answer;
 }
@@ -326,6 +403,7 @@ RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
   RequestAdmitted answer;
   answer.fits = allocate_slots(known, slots, nullptr);
   answer.num_free_blocks = pool_.num_free_blocks();
+  answer.num_pinned_blocks = num_pinned_blocks();
   answer.evicted = take_evicted();
   if (!answer.fits) return answer;
   for (const GroupBlocks& group : known.groups) {

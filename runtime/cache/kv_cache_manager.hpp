@@ -82,6 +82,17 @@ class KVCacheManager {
   [[nodiscard]] const std::deque<std::vector<BlockId>>& deferred_frees() const noexcept {
     return deferred_frees_;
   }
+  /// The first num_tokens are to be pinned as soon as they are cached.
+  void pin_when_cached(CachedRequest& request, std::int32_t num_tokens);
+  /// What is cached of the first num_tokens stays until release_prefix with the same arguments.
+  /// `tag` tells it from others of the request. Bounded: within max_pinned_blocks, for which older
+  /// ones have to go; if it has no room even so, nothing stays.
+  void keep_prefix(CachedRequest& request, std::int32_t num_tokens, std::int32_t tag, bool bounded);
+  void release_prefix(RequestId id, std::int32_t tag);
+  /// That bounded ones keep, each counted once.
+  [[nodiscard]] std::int32_t num_pinned_blocks() const noexcept {
+    return static_cast<std::int32_t>(num_pins_.size());
+  }
   bool reset_prefix_cache();
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
 
@@ -100,6 +111,14 @@ class KVCacheManager {
   [[nodiscard]] double usage() const noexcept { return pool_.usage(); }
 
  private:
+  struct KeptPrefix {
+    RequestId id{};
+    std::int32_t tag = 0;
+    bool bounded = false;
+    std::vector<BlockId> blocks;
+  };
+  void settle_pins(CachedRequest& request, std::int32_t num_cached);
+  void release(std::deque<KeptPrefix>::iterator kept);
   [[nodiscard]] CacheHit clipped_hit(CacheHit hit, std::int32_t num_tokens) const;
   [[nodiscard]] std::int32_t num_reserved_blocks(const AdmitRequest& question);
   [[nodiscard]] std::vector<BlockResidency> take_evicted();
@@ -111,6 +130,8 @@ class KVCacheManager {
   CacheCoordinator coordinator_;
   std::unordered_map<RequestId, std::unique_ptr<CachedRequest>> requests_;
   std::deque<std::vector<BlockId>> deferred_frees_;
+  std::deque<KeptPrefix> kept_;                         ///< oldest first
+  std::unordered_map<BlockId, std::int32_t> num_pins_;  ///< of blocks that bounded ones keep
   std::int32_t watermark_blocks_ = 0;
   RequestId hit_owner_{};
   CacheHit hit_;  ///< of the last lookup()

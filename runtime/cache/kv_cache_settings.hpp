@@ -29,6 +29,7 @@ struct KVCacheSettings {
   std::optional<std::int32_t> retention_interval = 0;
   std::optional<std::int32_t> prefix_match_unit;  ///< tokens per hash, if several groups
   double watermark = 0;                           ///< fraction of blocks kept free at admission
+  std::int32_t max_pinned_blocks = 0;             ///< of the prefixes that requests pin
   bool eagle_block_drop = false;  ///< the last hit block is recomputed, for the drafter
   std::int32_t num_prefill_lookahead = 0;
   /// A Mamba state is also cached exactly where a request diverges from a shared prefix, if

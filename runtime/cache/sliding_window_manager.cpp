@@ -70,6 +70,10 @@ class SlidingWindowManager final : public GroupManager {
     return index < end && index >= end - num_window_blocks_;
   }
 
+  std::int32_t first_uncached_of_hit(std::int32_t num_blocks) const override {
+    return std::max(0, num_blocks - num_window_blocks_);
+  }
+
   bool worth_caching(const CachedRequest& request, std::int32_t index) const override {
     const std::int32_t alignment = context_.alignment;
     if (alignment % block_size() != 0) return true;

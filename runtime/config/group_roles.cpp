@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/json.hpp"
+
 namespace troupe {
 namespace {
 
@@ -37,8 +39,25 @@ Result<std::vector<GroupRole>> group_roles(const EngineOptions& engine) {
 
 std::string kv_transfer_config(const EngineOptions& engine) {
   const bool splits = std::ranges::find(engine.group_roles, "prefill") != engine.group_roles.end();
-  if (!splits || !engine.kv_transfer_config.empty()) return engine.kv_transfer_config;
-  return R"({"kv_connector": "PeerConnector", "kv_role": "kv_both"})";
+  std::string config = engine.kv_transfer_config;
+  if (splits && config.empty())
+    config = R"({"kv_connector": "PeerConnector", "kv_role": "kv_both"})";
+  if (engine.prefix_cache_snapshot.empty()) return config;
+  const nlohmann::json snapshot = {{"kv_connector", "ExampleConnector"},
+                                   {"kv_role", "kv_both"},
+                                   {"kv_connector_extra_config",
+                                    {{"shared_storage_path", engine.prefix_cache_snapshot},
+                                     {"max_bytes", engine.prefix_cache_snapshot_bytes}}}};
+  if (config.empty()) return snapshot.dump();
+  // What is wrong with it is found where its connector is made.
+  nlohmann::json given = nlohmann::json::parse(config, nullptr, /*allow_exceptions=*/false);
+  if (!given.is_object()) return config;
+  return nlohmann::json{{"kv_connector", "MultiConnector"},
+                        {"kv_role", "kv_both"},
+                        {"kv_load_failure_policy",
+                         given.value("kv_load_failure_policy", nlohmann::json("recompute"))},
+                        {"kv_connector_extra_config", {{"connectors", {given, snapshot}}}}}
+      .dump();
 }
 
 }  // namespace troupe

@@ -144,6 +144,16 @@ void bind_options(OptionSet& set, Options& options) {
            "sliding-window layers retain the blocks that a prefix hit needs at the ends of prompts "
            "and every N tokens; 0: only at the ends of prompts; -1: everywhere",
            -1, kMaxCount)
+      .add("prefix-cache-snapshot", engine.prefix_cache_snapshot,
+           "folder in which the blocks of the prefix cache are kept as files: a server that is "
+           "started again reads what it needs of them, also after kill -9")
+      .add("prefix-cache-snapshot-bytes", engine.prefix_cache_snapshot_bytes,
+           "maximum size of these files, for each group; what was used longest ago goes first",
+           1 << 20, std::int64_t{1} << 50)
+      .add("max-pinned-cache-share", engine.max_pinned_cache_share,
+           "fraction of the KV cache that prefixes of prompts with cache_control may hold until "
+           "their time is over; 0: cache_control is ignored",
+           0, 0.9)
       .add("kv-cache-metrics", engine.kv_cache_metrics,
            "add lifetime, idle time and reuse gap of KV cache blocks to /metrics")
       .add("kv-cache-metrics-sample", engine.kv_cache_metrics_sample,
@@ -427,6 +437,12 @@ void bind_options(OptionSet& set, Options& options) {
       .add("max-stored-response-bytes", server.max_stored_response_bytes,
            "maximum size of all stored responses with their conversations", 1 << 20,
            std::int64_t{1} << 50)
+      .add(
+          "admin-cache-directory", server.admin_cache_directory,
+          "folder of /admin/cache/export and import, on each host with workers; default: there are "
+          "no such routes")
+      .add("max-warm-prompts", server.max_warm_prompts,
+           "maximum number of prompts of a request to /admin/cache/warm", 1, 1 << 16)
       .add("batch-directory", server.batch_directory,
            "folder for /v1/files and /v1/batches: uploaded files, results and what is to be done, "
            "which a restarted server goes on with; default: no files and batches")
@@ -594,6 +610,11 @@ Result<void> validate(const Options& options) {
   ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
                    parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine)));
   RETURN_IF_ERROR(group_roles(engine));
+  if (!engine.prefix_cache_snapshot.empty() && !engine.enable_prefix_caching)
+    return invalid_argument(
+        "prefix-cache-snapshot: there is no prefix cache without "
+        "enable-prefix-caching",
+        "prefix-cache-snapshot");
   if (kv_transfer.is_enabled() && !engine.enable_prefix_caching)
     return invalid_argument("kv-transfer-config: blocks have no keys without enable-prefix-caching",
                             "kv-transfer-config");

@@ -47,6 +47,9 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   std::string prefix_caching_hash_algo = "sha256_cbor";
   std::int64_t prefix_cache_retention_interval = 0;  ///< tokens; -1: everything
+  std::string prefix_cache_snapshot;                 ///< a folder; empty: none
+  std::int64_t prefix_cache_snapshot_bytes = std::int64_t{16} << 30;
+  double max_pinned_cache_share = 0.25;
   bool kv_cache_metrics = false;
   double kv_cache_metrics_sample = 0.01;
   std::string scheduling_policy = "fcfs";
@@ -160,6 +163,8 @@ struct ServerOptions {
   std::int64_t max_batch_directory_bytes = std::int64_t{10} << 30;
   std::int64_t max_batch_requests = 50000;
   std::int64_t max_batch_in_flight = 64;
+  std::string admin_cache_directory;  ///< empty: no exports and imports of the prefix cache
+  std::int64_t max_warm_prompts = 256;
   bool keep_alive = false;
   bool allow_runtime_lora_updating = false;
   bool server_dev_mode = false;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/http/anthropic.hpp"
+#include "runtime/http/cache_control.hpp"
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/field_table.hpp"
 #include "runtime/http/json_object.hpp"
@@ -65,11 +66,12 @@ constexpr SameField kMessagesSameFields[] = {
     {"thinking_token_budget"},
 };
 constexpr OwnField kMessagesOwnFields[] = {
-    {"messages", JsonTypes::kArray, true}, {"system", JsonTypes::kText | JsonTypes::kArray},
-    {"stop_sequences", JsonTypes::kArray}, {"tools", JsonTypes::kArray},
-    {"tool_choice", JsonTypes::kObject},   {"thinking", JsonTypes::kObject},
-    {"output_config", JsonTypes::kObject}, {"metadata", JsonTypes::kObject},
-    {"service_tier", JsonTypes::kText},    {"chat_template_kwargs", JsonTypes::kObject},
+    {"messages", JsonTypes::kArray, true},        {"system", JsonTypes::kText | JsonTypes::kArray},
+    {"stop_sequences", JsonTypes::kArray},        {"tools", JsonTypes::kArray},
+    {"tool_choice", JsonTypes::kObject},          {"thinking", JsonTypes::kObject},
+    {"output_config", JsonTypes::kObject},        {"metadata", JsonTypes::kObject},
+    {"cache_control", JsonTypes::kObject},        {"service_tier", JsonTypes::kText},
+    {"chat_template_kwargs", JsonTypes::kObject},
 };
 constexpr std::array kUnsupportedInMessages = {"mcp_servers", "container"};
 
@@ -84,8 +86,27 @@ Result<std::string> text_of(const Json& object, const char* name, const std::str
   return found->get<std::string>();
 }
 
-/// The texts of a string or of an array of text blocks, joined.
-Result<std::string> joined_text(const Json& content, const std::string& where) {
+using Breakpoints = std::vector<CacheBreakpoint>;
+
+/// Seconds of the block's cache_control; none: it has none.
+Result<std::optional<double>> marked_ttl(const Json& block, const std::string& where) {
+  const auto control = block.find("cache_control");
+  if (control == block.end() || control->is_null()) return std::optional<double>();
+  const std::string place = where + ".cache_control";
+  if (!control->is_object()) return wrong(place, "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, text_of(*control, "type", place));
+  std::string ttl;
+  if (const auto given = control->find("ttl"); given != control->end() && !given->is_null()) {
+    ASSIGN_OR_RETURN(ttl, text_of(*control, "ttl", place));
+  }
+  ASSIGN_OR_RETURN(const double ttl_s, parse_cache_control(type, ttl, place));
+  return std::optional(ttl_s);
+}
+
+/// The texts of a string or of an array of text blocks, joined. Places that are marked are of
+/// message 0.
+Result<std::string> joined_text(const Json& content, const std::string& where,
+                                Breakpoints& breakpoints) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) return wrong(where, "must be a string or an array of blocks");
   std::string text;
@@ -97,6 +118,10 @@ Result<std::string> joined_text(const Json& content, const std::string& where) {
     if (type != "text") return wrong(place + ".type", "'" + type + "' is not supported here");
     ASSIGN_OR_RETURN(const std::string piece, text_of(block, "text", place));
     if (!piece.starts_with(kBillingHeader)) text += piece;
+    ASSIGN_OR_RETURN(const std::optional<double> ttl_s, marked_ttl(block, place));
+    if (ttl_s)
+      breakpoints.push_back(
+          {.message = 0, .length = static_cast<std::int32_t>(text.size()), .ttl_s = *ttl_s});
   }
   return text;
 }
@@ -107,6 +132,14 @@ struct Message {
   Json calls = Json::array();
   Json parts = Json::array();  ///< texts and pictures in order
   bool has_picture = false;
+  /// A place that is marked: so much was there before it.
+  struct Mark {
+    std::size_t num_bytes = 0;
+    std::size_t num_parts = 0;
+    bool is_whole = false;  ///< calls, which are behind all text
+    double ttl_s = 0;
+  };
+  std::vector<Mark> marks;
 };
 
 /// The URL of an image block's source.
@@ -149,9 +182,10 @@ Json tool_call(const std::string& id, const std::string& name, const Json& input
 
 /// Adds a block to the message, or a message of its own to `messages`.
 Result<void> add_block(const Json& block, const std::string& where, bool is_assistant,
-                       Message& message, Json& messages) {
+                       Message& message, Json& messages, Breakpoints& breakpoints) {
   if (!block.is_object()) return wrong(where, "must be an object");
   ASSIGN_OR_RETURN(const std::string type, text_of(block, "type", where));
+  ASSIGN_OR_RETURN(const std::optional<double> ttl_s, marked_ttl(block, where));
   if (type == "text") {
     ASSIGN_OR_RETURN(const std::string text, text_of(block, "text", where));
     message.text += text;
@@ -178,16 +212,30 @@ Result<void> add_block(const Json& block, const std::string& where, bool is_assi
     if (const auto content = block.find("content"); content != block.end() && !content->is_null()) {
       ASSIGN_OR_RETURN(texts, without_pictures(*content, where + ".content", message));
     }
-    ASSIGN_OR_RETURN(std::string text, joined_text(texts, where + ".content"));
+    Breakpoints inner;
+    ASSIGN_OR_RETURN(std::string text, joined_text(texts, where + ".content", inner));
     messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+    const auto index = static_cast<std::int32_t>(messages.size()) - 1;
+    for (CacheBreakpoint& each : inner) {
+      each.message = index;
+      breakpoints.push_back(each);
+    }
+    if (ttl_s) breakpoints.push_back({.message = index, .ttl_s = *ttl_s});
+    return {};
   } else {
     return wrong(where + ".type", "'" + type + "' is not supported in a message of the " +
                                       (is_assistant ? "assistant" : "user"));
   }
+  if (ttl_s)
+    message.marks.push_back({.num_bytes = message.text.size(),
+                             .num_parts = message.parts.size(),
+                             .is_whole = type == "tool_use",
+                             .ttl_s = *ttl_s});
   return {};
 }
 
-Result<void> add_message(const Json& given, const std::string& where, Json& messages) {
+Result<void> add_message(const Json& given, const std::string& where, Json& messages,
+                         Breakpoints& breakpoints) {
   if (!given.is_object()) return wrong(where, "must be an object");
   ASSIGN_OR_RETURN(const std::string role, text_of(given, "role", where));
   if (role != "user" && role != "assistant")
@@ -203,7 +251,7 @@ Result<void> add_message(const Json& given, const std::string& where, Json& mess
   Message message;
   for (std::size_t i = 0; i < content->size(); ++i) {
     RETURN_IF_ERROR(add_block((*content)[i], where + ".content." + std::to_string(i),
-                              role == "assistant", message, messages));
+                              role == "assistant", message, messages, breakpoints));
   }
   if (message.parts.empty() && message.calls.empty() && message.reasoning.empty()) return {};
   Json made = {{"role", role},
@@ -213,20 +261,33 @@ Result<void> add_message(const Json& given, const std::string& where, Json& mess
     made["reasoning_content"] = message.reasoning;
   }
   if (!message.calls.empty()) made["tool_calls"] = std::move(message.calls);
+  for (const Message::Mark& mark : message.marks)
+    breakpoints.push_back(
+        {.message = static_cast<std::int32_t>(messages.size()),
+         .length = mark.is_whole ? -1
+                                 : static_cast<std::int32_t>(message.has_picture ? mark.num_parts
+                                                                                 : mark.num_bytes),
+         .ttl_s = mark.ttl_s});
   messages.push_back(std::move(made));
   return {};
 }
 
-Result<void> add_messages(const Json& given, Json& chat) {
+Result<void> add_messages(const Json& given, Json& chat, Breakpoints& breakpoints) {
   Json messages = Json::array();
   if (const auto system = given.find("system"); system != given.end() && !system->is_null()) {
-    ASSIGN_OR_RETURN(std::string text, joined_text(*system, "system"));
+    ASSIGN_OR_RETURN(std::string text, joined_text(*system, "system", breakpoints));
     if (!text.empty()) messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
   const auto found = given.find("messages");
   if (found->empty()) return wrong("messages", "must not be empty");
   for (std::size_t i = 0; i < found->size(); ++i)
-    RETURN_IF_ERROR(add_message((*found)[i], "messages." + std::to_string(i), messages));
+    RETURN_IF_ERROR(
+        add_message((*found)[i], "messages." + std::to_string(i), messages, breakpoints));
+  // That of the request as a whole is at its end.
+  ASSIGN_OR_RETURN(const std::optional<double> ttl_s, marked_ttl(given, "request"));
+  if (ttl_s && !messages.empty())
+    breakpoints.push_back(
+        {.message = static_cast<std::int32_t>(messages.size()) - 1, .ttl_s = *ttl_s});
   // A last message of the assistant is the beginning of the answer.
   if (const Json& last = messages.back();
       last["role"] == "assistant" && !last.contains("tool_calls")) {
@@ -237,7 +298,7 @@ Result<void> add_messages(const Json& given, Json& chat) {
   return {};
 }
 
-Result<void> add_message_tools(const Json& given, Json& chat) {
+Result<void> add_message_tools(const Json& given, Json& chat, Breakpoints& breakpoints) {
   const auto tools = given.find("tools");
   if (tools == given.end() || tools->is_null()) return {};
   Json made = Json::array();
@@ -254,6 +315,9 @@ Result<void> add_message_tools(const Json& given, Json& chat) {
     const auto schema = tool.find("input_schema");
     if (schema == tool.end() || !schema->is_object())
       return wrong(where + ".input_schema", "must be an object");
+    // Templates write tools before the first message, if they can be before anything.
+    ASSIGN_OR_RETURN(const std::optional<double> ttl_s, marked_ttl(tool, where));
+    if (ttl_s) breakpoints.push_back({.message = 0, .length = 0, .ttl_s = *ttl_s});
     Json function = {{"name", name}};
     if (const auto text = tool.find("description"); text != tool.end() && text->is_string())
       function["description"] = *text;
@@ -352,14 +416,16 @@ Result<Json> read_body(std::string_view body) {
 }
 
 /// The fields that make the prompt.
-Result<Json> prompt_fields(const Json& given, const ServerDefaults& defaults) {
+Result<Json> prompt_fields(const Json& given, const ServerDefaults& defaults,
+                           Breakpoints& breakpoints) {
   Json chat = Json::object();
   chat["chat_template_kwargs"] = Json::object();
   for (const char* name : {"model", "chat_template_kwargs"})
     if (const auto found = given.find(name); found != given.end() && !found->is_null())
       chat[name] = *found;
-  RETURN_IF_ERROR(add_messages(given, chat));
-  RETURN_IF_ERROR(add_message_tools(given, chat));
+  RETURN_IF_ERROR(add_messages(given, chat, breakpoints));
+  RETURN_IF_ERROR(add_message_tools(given, chat, breakpoints));
+  if (breakpoints.size() > kMaxCacheBreakpoints) return too_many_breakpoints(breakpoints.size());
   RETURN_IF_ERROR(add_thinking(given, defaults, chat));
   return chat;
 }
@@ -369,7 +435,8 @@ Result<Json> prompt_fields(const Json& given, const ServerDefaults& defaults) {
 Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const Json given, read_body(body));
   if (!given.contains("max_tokens")) return wrong("max_tokens", "Field required");
-  ASSIGN_OR_RETURN(Json chat, prompt_fields(given, defaults));
+  Breakpoints breakpoints;
+  ASSIGN_OR_RETURN(Json chat, prompt_fields(given, defaults, breakpoints));
   copy_same_fields(given, kMessagesSameFields, chat);
   RETURN_IF_ERROR(add_tool_choice(given, chat));
   RETURN_IF_ERROR(add_stop_sequences(given, chat));
@@ -381,13 +448,15 @@ Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDe
     structure->field = own_name(std::move(structure->field), kMessagesNames);
   request.dialect = &kAnthropicDialect;
   request.api = &kAnthropicMessages;
+  request.cache_breakpoints = std::move(breakpoints);
   return request;
 }
 
 Result<TokenizeRequest> parse_count_tokens_request(std::string_view body,
                                                    const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const Json given, read_body(body));
-  ASSIGN_OR_RETURN(const Json chat, prompt_fields(given, defaults));
+  Breakpoints breakpoints;  // nothing is cached
+  ASSIGN_OR_RETURN(const Json chat, prompt_fields(given, defaults, breakpoints));
   return parse_tokenize_request(chat.dump(), defaults);
 }
 

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "runtime/http/cache_control.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/unsupported_fields.hpp"
 
@@ -19,10 +20,27 @@ void check_objects(const JsonFields& fields, std::string_view name) {
   fields.each_object(name, [](const JsonFields&) {});
 }
 
+/// Adds the place if it is marked.
+void read_cache_control(const JsonFields& marked, CacheBreakpoint place, LastMessage& last) {
+  const auto control = marked.object("cache_control");
+  if (!control) return;
+  control->require("type");
+  const auto type = control->text("type");
+  const auto ttl = control->text("ttl");
+  if (!type) return;
+  const auto ttl_s = parse_cache_control(*type, ttl.value_or(""), "cache_control");
+  if (!ttl_s.ok()) return control->fail(ttl_s.error());
+  place.ttl_s = *ttl_s;
+  last.breakpoints.push_back(place);
+}
+
 void check_messages(const JsonFields& fields, LastMessage& last) {
   fields.require("messages");
+  std::int32_t num_messages = 0;
   const auto count = fields.each_object("messages", [&](const JsonFields& message) {
     message.require("role");
+    const std::int32_t index = num_messages++;
+    read_cache_control(message, {.message = index}, last);
     last.role = message.text("role").value_or("");
     last.text.clear();
     switch (message.kind("content")) {
@@ -30,7 +48,9 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
         last.text = *message.text("content");
         break;
       case JsonKind::kArray:
-        check_objects(message, "content");
+        message.each_object("content", [&, num_parts = 0](const JsonFields& part) mutable {
+          read_cache_control(part, {.message = index, .length = ++num_parts}, last);
+        });
         break;
       case JsonKind::kAbsent:
       case JsonKind::kNull:
@@ -43,9 +63,10 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
   if (count == 0u) fields.wrong_value("messages", "messages must not be empty");
 }
 
-void check_tools(const JsonFields& fields) {
+void check_tools(const JsonFields& fields, LastMessage& last) {
   std::set<std::string> names;
   const auto count = fields.each_object("tools", [&](const JsonFields& tool) {
+    read_cache_control(tool, {.message = 0, .length = 0}, last);
     if (const auto type = tool.text("type"); type && *type != "function")
       return tool.fail(unsupported("tools", "a tool of another type than function"));
     tool.require("function");
@@ -104,7 +125,9 @@ std::string read_template_kwargs(const JsonFields& fields, const AnswerDefaults&
 ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defaults,
                             LastMessage& last) {
   check_messages(fields, last);
-  check_tools(fields);
+  check_tools(fields, last);
+  if (last.breakpoints.size() > kMaxCacheBreakpoints)
+    fields.fail(too_many_breakpoints(last.breakpoints.size()));
   check_objects(fields, "documents");
   ChatPrompt prompt;
   if (!check_num_values(fields)) return prompt;

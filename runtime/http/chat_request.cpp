@@ -208,6 +208,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ServerDefaul
   read_generation_fields(fields, defaults, request);
   LastMessage last;
   request.prompt = read_chat_prompt(fields, defaults, last);
+  request.cache_breakpoints = std::move(last.breakpoints);
   read_answer_format(fields, defaults, request);
   read_logprobs(fields, defaults, request);
   request.return_prompt_text = fields.boolean("return_prompt_text").value_or(false);

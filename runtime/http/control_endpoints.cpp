@@ -114,17 +114,6 @@ Answer answer_server_info(ServiceContext& context, const HttpRequest& http, Resp
   return answer_or_refuse(try_server_info(context, http, sink), sink);
 }
 
-Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
-                                 ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.reset_caches(
-      {.prefix_cache = true, .preempt_running = query_flag(http.target, "reset_running_requests")},
-      call->reply<CachesReset>([](const CachesReset& reset) {
-        return json_response(reset.ok ? R"({"success":true})" : R"({"success":false})");
-      }));
-  return call;
-}
-
 Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   auto call = std::make_unique<EngineCall>(context, sink);
   context.port.reset_caches({.encoder_cache = true},

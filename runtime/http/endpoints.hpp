@@ -108,9 +108,16 @@ Endpoint answer_cancelled_batch;
 Prepare prepare_load_adapter;
 Prepare prepare_unload_adapter;
 
+// ---- cache_endpoints.cpp: the prefix cache
+
+/// POST /reset_prefix_cache and DELETE /admin/cache
+Endpoint answer_reset_prefix_cache;
+Prepare prepare_warm;
+Prepare prepare_cache_export;
+Prepare prepare_cache_import;
+
 // ---- control_endpoints.cpp: administration
 
-Endpoint answer_reset_prefix_cache;
 Endpoint answer_reset_encoder_cache;
 Endpoint answer_reset_mm_cache;
 Endpoint answer_pause;

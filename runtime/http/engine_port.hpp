@@ -39,6 +39,9 @@ class EnginePort {
   /// Clears caches, between two steps. `reply` is called once, from any thread.
   virtual void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) = 0;
 
+  /// Copies what the KV connector has stored to files, or takes them in. `reply` as above.
+  virtual void move_cache(MoveCache what, std::function<void(Result<CacheMoved>)> reply) = 0;
+
   using PauseReply = std::function<void(Result<PauseStatus>)>;
   /// Pauses the engine. `reply` is called once, from any thread, when no request runs or the engine
   /// was resumed.

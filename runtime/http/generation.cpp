@@ -123,6 +123,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
     request.cache_salt = fields.cache_salt;
     request.lora = fields.lora;
+    request.cache_breakpoints = fields.cache_breakpoints;
     request.priority = fields.priority;
     request.limits = fields.limits;
     request.tenant = fields.tenant;
@@ -245,6 +246,7 @@ void Generation::take_first(Part& part, RequestOutput& output) {
     part.num_blended_tokens = std::max(0, output.prefill_stats->num_external_cached_tokens -
                                               (output.prefill_stats->num_cached_tokens -
                                                output.prefill_stats->num_local_cached_tokens));
+    part.num_remote_cached_tokens = output.prefill_stats->num_remote_cached_tokens;
   }
   part.prompt_token_ids = std::move(output.prompt_token_ids);
   part.prompt_text = std::move(output.prompt_text);
@@ -418,6 +420,7 @@ Usage Generation::usage() const {
     usage.num_disk_cached_tokens += part.num_disk_cached_tokens;
     usage.num_peer_cached_tokens += part.num_peer_cached_tokens;
     usage.num_blended_tokens += part.num_blended_tokens;
+    usage.num_remote_cached_tokens += part.num_remote_cached_tokens;
     for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
   }
   return usage;

@@ -51,6 +51,7 @@ class Generation : public Exchange {
     std::int32_t num_disk_cached_tokens = 0;
     std::int32_t num_peer_cached_tokens = 0;
     std::int32_t num_blended_tokens = 0;
+    std::int32_t num_remote_cached_tokens = 0;
     std::vector<TokenId> prompt_token_ids;
     std::string prompt_text;
     std::vector<PositionLogprobs> prompt_logprobs;

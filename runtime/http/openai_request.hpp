@@ -117,6 +117,7 @@ struct GenerationFields {
   std::string request_id;                            ///< the client's, may be empty
   std::size_t body_bytes = 0;                        ///< of the request
   std::string cache_salt;
+  std::vector<CacheBreakpoint> cache_breakpoints;  ///< of a chat
 };
 
 struct CompletionRequest : GenerationFields {

@@ -103,6 +103,8 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
       append_json_integer(json, usage.num_host_cached_tokens);
       json += ",\"disk\":";
       append_json_integer(json, usage.num_disk_cached_tokens);
+      json += ",\"remote\":";
+      append_json_integer(json, usage.num_remote_cached_tokens);
       json += ",\"peer\":";
       append_json_integer(json, usage.num_peer_cached_tokens);
       json += "}";

@@ -33,11 +33,13 @@ struct Usage {
   std::int64_t num_peer_cached_tokens = 0;
   /// In whose place stand cached tokens of other prompts (BlendConnector): the answer is not exact.
   std::int64_t num_blended_tokens = 0;
+  std::int64_t num_remote_cached_tokens = 0;
   std::optional<std::int64_t> num_reasoning_tokens =
       std::nullopt;  ///< none: the model has no reasoning
 
   [[nodiscard]] std::int64_t num_loaded_tokens() const noexcept {
-    return num_host_cached_tokens + num_disk_cached_tokens + num_peer_cached_tokens;
+    return num_host_cached_tokens + num_disk_cached_tokens + num_peer_cached_tokens +
+           num_remote_cached_tokens;
   }
 };
 

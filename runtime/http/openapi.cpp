@@ -152,6 +152,10 @@ constexpr Example kExamples[] = {
     {prepare_load_adapter, "{}"},
     {prepare_unload_adapter, "{}"},
     {prepare_drain, "{}"},
+    {prepare_warm, R"({"prompts":["a"]})"},
+    {prepare_warm, R"({"prompts":[[1]],"conversations":[{"messages":[]}]})"},
+    {prepare_cache_export, "{}"},
+    {prepare_cache_import, "{}"},
 };
 
 BodyShape recorded(Prepare* prepare, int form, const ServerDefaults& defaults) {

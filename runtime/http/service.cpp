@@ -25,6 +25,8 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
+constexpr std::string_view kCacheExportPath = "/admin/cache/export";
+constexpr std::string_view kCacheImportPath = "/admin/cache/import";
 constexpr std::string_view kOpenApiPath = "/openapi.json";
 constexpr std::string_view kDocsPath = "/docs";
 constexpr std::string_view kGuardedPrefixes[] = {
@@ -64,6 +66,10 @@ std::optional<HttpResponse> refuse_encoding(const HttpRequest& head) {
 
 bool needs_batches(std::string_view path) {
   return path.starts_with(kFilesPath) || path.starts_with(kBatchesPath);
+}
+
+bool moves_cache(std::string_view path) {
+  return path == kCacheExportPath || path == kCacheImportPath;
 }
 
 std::optional<HttpResponse> refuse_upload(const HttpRequest& head) {
@@ -219,6 +225,10 @@ constexpr Route kRoutes[] = {
     {"GET", "/is_paused", answer_is_paused, nullptr, true},
     {"GET", "/server_info", answer_server_info, nullptr, true},
     {"POST", "/admin/drain", nullptr, prepare_drain},
+    generates("/admin/cache/warm", prepare_warm),
+    {"POST", kCacheExportPath, nullptr, prepare_cache_export},
+    {"POST", kCacheImportPath, nullptr, prepare_cache_import},
+    {"DELETE", "/admin/cache", answer_reset_prefix_cache},
     {"GET", "/admin/topology", answer_topology},
 };
 /// These reveal nothing, and are called by probes under any address.
@@ -270,6 +280,7 @@ Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink&
   for (const Route& route : kRoutes) {
     if (route.dev > config.dev_mode || route.task == other) continue;
     if (needs_batches(route.path) && context.counters.batches == nullptr) continue;
+    if (moves_cache(route.path) && config.admin_cache_directory.empty()) continue;
     routes.push_back({route.method, route.path, route.prepare, guarded(route.path)});
   }
   sink.respond(json_response(openapi_json(routes, config.defaults, config.version)));
@@ -446,6 +457,10 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
   if (needs_batches(path) && context_->counters.batches == nullptr) {
     return error_response(501, "NotImplementedError",
                           "files and batches are stored nowhere: --batch-directory is not set");
+  }
+  if (moves_cache(path) && context_->config.admin_cache_directory.empty()) {
+    return error_response(501, "NotImplementedError",
+                          "the cache is exported nowhere: --admin-cache-directory is not set");
   }
   if (route->answer == answer_uploaded_file) return refuse_upload(head);
   if (route->prepare == nullptr) return std::nullopt;

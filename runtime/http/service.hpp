@@ -166,6 +166,8 @@ struct ServiceConfig {
   bool disable_docs = false;                 ///< no /openapi.json and /docs
   std::string options_text;                  ///< for /server_info, without secrets
   std::string options_json;                  ///< the same
+  std::string admin_cache_directory;         ///< absolute; empty: no exports and imports
+  std::size_t max_warm_prompts = 256;        ///< of a request to /admin/cache/warm
   bool open_admin = false;  ///< /admin without API keys: only this host reaches the server
 };
 

@@ -323,9 +323,21 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
     num_tokens = std::max(
         0, (num_local_tokens + known->max_load_tokens) / config_.chunk_size * config_.chunk_size -
                num_local_tokens);
+  known->medium = Medium::kHost;
+  for (auto piece = wanted.begin(); piece != missing; ++piece) {
+    if (cpu_.has(piece->id)) continue;
+    const bool is_on_disk = disk_.has(piece->id);
+    if (!is_on_disk || known->medium == Medium::kHost)
+      known->medium = is_on_disk ? Medium::kDisk : Medium::kRemote;
+  }
   known->num_matched_after = num_local_tokens;
   if (num_tokens < config_.min_retrieve_tokens) num_tokens = 0;
   return Match{num_tokens, /*async=*/true};
+}
+
+KVConnector::Medium LMCacheConnector::medium(const RequestState& request) const {
+  const auto known = requests_.find(request.id);
+  return known == requests_.end() ? Medium::kHost : known->second.medium;
 }
 
 void LMCacheConnector::update_state_after_alloc(const RequestState& request,

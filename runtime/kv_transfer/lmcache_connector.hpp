@@ -48,6 +48,7 @@ class LMCacheConnector final : public KVConnector {
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
   void on_failed_steps() override { sends_loads_again_ = true; }
+  [[nodiscard]] Medium medium(const RequestState& request) const override;
   /// False: the remote store keeps what it has.
   bool reset_cache() override;
 
@@ -70,6 +71,7 @@ class LMCacheConnector final : public KVConnector {
     std::int32_t num_matched_after = 0;  ///< the last match follows so many tokens
     std::int32_t lookup_end = 0;         ///< of the tokens that the last match was looked up for
     bool has_asked = false;              ///< the remote store
+    Medium medium = Medium::kHost;       ///< the slowest one of the last match
     bool load_failed = false;
   };
   /// Tokens [begin, end): a full chunk, or what a prompt has behind its last one.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -142,6 +143,34 @@ class MultiKVConnector final : public KVConnector {
     return std::ranges::any_of(
         connectors_, [](const auto& connector) { return connector->has_pending_block_frees(); });
   }
+  /// Exports from the first one that can, imports into all that can.
+  Result<void> start_move(const MoveCache& what) override {
+    std::optional<Error> error;
+    moving_.clear();
+    for (const auto& connector : connectors_) {
+      auto started = connector->start_move(what);
+      if (started.ok()) {
+        moving_.push_back(connector.get());
+        if (!what.is_import) break;
+      } else if (!error || error->code == ErrorCode::kUnsupported) {
+        error = std::move(started).error();
+      }
+    }
+    if (!moving_.empty()) return {};
+    return *error;
+  }
+  bool is_moving() const override {
+    return std::ranges::any_of(moving_, [](const auto* each) { return each->is_moving(); });
+  }
+  CacheMoved take_moved() override {
+    CacheMoved all;
+    for (KVConnector* const connector : std::exchange(moving_, {})) {
+      CacheMoved moved = connector->take_moved();
+      all.num_blocks = std::max(all.num_blocks, moved.num_blocks);
+      if (!all.error) all.error = std::move(moved.error);
+    }
+    return all;
+  }
   bool reset_cache() override {
     bool all = true;
     for (const auto& connector : connectors_) all &= connector->reset_cache();
@@ -151,6 +180,7 @@ class MultiKVConnector final : public KVConnector {
  private:
   std::vector<std::shared_ptr<KVConnector>> connectors_;
   std::unordered_map<RequestId, std::size_t> chosen_;  // who loads for a request
+  std::vector<KVConnector*> moving_;                   // what start_move has started
   std::map<RequestId, std::int32_t> num_holders_;      // of requests that have ended, from two on
 };
 

@@ -1,14 +1,36 @@
 #include "runtime/kv_transfer/store_connector.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <unordered_set>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cache/kv_events.hpp"
 #include "runtime/kv_transfer/block_blob.hpp"
+#include "runtime/kv_transfer/block_store.hpp"
+#include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/kv_transfer/scheduled_requests.hpp"
 
 namespace troupe {
+namespace {
+
+/// More would make the message of a step large.
+constexpr std::size_t kMovesPerStep = 4096;
+
+/// No request has these.
+RequestId next_move_id() {
+  static std::atomic<std::uint64_t> num_left{~std::uint64_t{0}};
+  return RequestId{num_left--};
+}
+
+std::string first_rank_folder(const KVConnectorContext& context) {
+  ParallelConfig first = context.parallel;
+  first.rank = 0;
+  return origin_folder(context.model_identity, context.cache, first);
+}
+
+}  // namespace
 
 Result<void> StoreKVConnector::check_groups(const KVCacheConfig& cache) {
   for (const KVCacheGroup& group : cache.groups) {
@@ -57,6 +79,7 @@ Result<std::shared_ptr<KVConnector>> StoreKVConnector::create(const KVConnectorC
 StoreKVConnector::StoreKVConnector(const KVConnectorContext& context, std::vector<Tier> tiers,
                                    bool describes_events)
     : role_(context.config.role),
+      origin_folder_(first_rank_folder(context)),
       cache_(context.cache),
       hasher_(context.settings.hash_algorithm, context.settings.hash_block_size(),
               context.settings.hash_seed),
@@ -248,6 +271,18 @@ void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) 
     const auto load = std::ranges::find_if(
         open_loads_, [id](const auto& numbered) { return numbered.second.id == id; });
     if (load == open_loads_.end()) continue;
+    if (move_ && move_->id == id) {
+      if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end() &&
+          !move_->result.error)
+        move_->result.error =
+            Error{ErrorCode::kIo,
+                  "some blocks could not be copied: the workers' logs have the reason",
+                  {}};
+      moved_ = std::move(move_->result);
+      move_.reset();
+      open_loads_.erase(load);
+      continue;
+    }
     if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
       for (const KeyedBlock& block : load->second.blocks)
         for (std::size_t t = 0; t < tiers_.size(); ++t)
@@ -299,6 +334,7 @@ std::string StoreKVConnector::build_connector_metadata(const SchedulerOutput& st
     next_.loads.clear();
     for (const auto& [number, load] : open_loads_) next_.loads.push_back(load);
   }
+  if (move_) advance_move();
   if (next_.empty()) return {};
   next_.oldest_load = open_loads_.empty() ? last_load_ + 1 : open_loads_.begin()->first;
   return pack_store_ops(std::exchange(next_, {}));
@@ -308,6 +344,68 @@ KVConnector::Finished StoreKVConnector::request_finished(const RequestState& req
                                                          const BlockTable&) {
   requests_.erase(request.id);
   return {};
+}
+
+// ---- exports and imports ------------------------------------------------------------------------
+
+Result<void> StoreKVConnector::start_move(const MoveCache& what) {
+  CHECK(!move_.has_value());
+  Move move{.what = what};
+  if (what.is_import) {
+    move.keys = list_block_files(what.folder + "/" + origin_folder_);
+    std::erase_if(move.keys, [&](const StoreKey& key) {
+      return static_cast<std::size_t>(key.group) >= cache_.groups.size();
+    });
+    if (move.keys.empty())
+      return Error{ErrorCode::kNotFound,
+                   what.folder + " has no blocks of this model and layout of its cache",
+                   {}};
+  } else {
+    std::unordered_set<StoreKey, StoreKeyHash> all;
+    for (const Tier& tier : tiers_)
+      for (const StoreKey& key : tier.index.keys()) all.insert(key);
+    move.keys.assign(all.begin(), all.end());
+  }
+  move_ = std::move(move);
+  return {};
+}
+
+/// Tells the workers of some blocks; when they know of all, of a load that they report behind them.
+/// Pre: the step's requests have been looked up: an imported block is not there before it.
+void StoreKVConnector::advance_move() {
+  Move& move = *move_;
+  if (move.num_sent == move.keys.size()) {
+    if (std::exchange(move.is_last_sent, true)) return;
+    move.id = next_move_id();
+    BlockLoad end{.number = ++last_load_, .id = move.id, .blocks = {}};
+    next_.loads.push_back(end);
+    open_loads_.emplace(end.number, std::move(end));
+    return;
+  }
+  next_.folder = move.what.folder;
+  const std::size_t end = std::min(move.keys.size(), move.num_sent + kMovesPerStep);
+  for (; move.num_sent < end; ++move.num_sent) {
+    const StoreKey& key = move.keys[move.num_sent];
+    if (!move.what.is_import) {
+      if (!has(key)) continue;  // it has gone meanwhile
+      next_.ops.push_back({StoreOpKind::kExport, {key, kNullBlock}, 0});
+      ++move.result.num_blocks;
+      continue;
+    }
+    bool is_new = false;
+    for (std::size_t t = 0; t < tiers_.size(); ++t) {
+      if (tiers_[t].index.has(key) || !add(key, t)) continue;
+      next_.ops.push_back({StoreOpKind::kImport, {key, kNullBlock}, static_cast<std::uint8_t>(t)});
+      is_new = true;
+    }
+    move.result.num_blocks += is_new;
+  }
+}
+
+void StoreKVConnector::on_failed_steps() {
+  sends_loads_again_ = true;
+  if (move_ && move_->num_sent > 0)
+    move_->result.error = Error{ErrorCode::kUnavailable, "a step failed meanwhile", {}};
 }
 
 bool StoreKVConnector::reset_cache() {

@@ -57,8 +57,11 @@ class StoreKVConnector final : public KVConnector {
                                           const BlockTable& blocks) override;
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
-  void on_failed_steps() override { sends_loads_again_ = true; }
+  void on_failed_steps() override;
   bool reset_cache() override;
+  Result<void> start_move(const MoveCache& what) override;
+  [[nodiscard]] bool is_moving() const override { return move_.has_value(); }
+  [[nodiscard]] CacheMoved take_moved() override { return std::exchange(moved_, {}); }
   [[nodiscard]] Medium medium(const RequestState& request) const override;
   [[nodiscard]] std::vector<KVCacheEvent> take_events() override {
     return std::exchange(events_, {});
@@ -97,6 +100,17 @@ class StoreKVConnector final : public KVConnector {
     std::int32_t num_known = 0;     ///< after it, as far as the tokens are known
   };
 
+  /// Of blocks to files of a folder, or back.
+  struct Move {
+    MoveCache what;
+    std::vector<StoreKey> keys;
+    std::size_t num_sent = 0;  ///< to the workers
+    RequestId id{};            ///< of the load that is reported when all is done
+    bool is_last_sent = false;
+    CacheMoved result;
+  };
+  void advance_move();
+
   [[nodiscard]] Request* find(const RequestState& request);
   void extend_hashes(Request& known, const RequestState& request) const;
   [[nodiscard]] StoreKey key_of(const Request& request, std::size_t group,
@@ -118,6 +132,7 @@ class StoreKVConnector final : public KVConnector {
                    bool describes_events);
 
   ConnectorRole role_;
+  std::string origin_folder_;  // of the first rank
   KVCacheConfig cache_;
   BlockHasher hasher_;
   std::int32_t alignment_;
@@ -130,6 +145,8 @@ class StoreKVConnector final : public KVConnector {
   std::map<std::uint64_t, BlockLoad> open_loads_;  // not yet reported
   bool sends_loads_again_ = false;
   StoreOps next_;  // for the step that is planned
+  std::optional<Move> move_;
+  CacheMoved moved_;
 };
 
 }  // namespace troupe

@@ -23,6 +23,13 @@ void BlockTransfers::remove(const StoreKey& key, std::uint8_t tier) {
 }
 void BlockTransfers::copy(const StoreKey& key, std::uint8_t tier) { thread_.add(Copy{key, tier}); }
 void BlockTransfers::clear() { thread_.add(Clearing{}); }
+void BlockTransfers::export_block(const StoreKey& key, std::shared_ptr<BlockStore> folder) {
+  thread_.add(Move{key, /*is_import=*/false, 0, std::move(folder)});
+}
+void BlockTransfers::import_block(const StoreKey& key, std::shared_ptr<BlockStore> folder,
+                                  std::uint8_t tier) {
+  thread_.add(Move{key, /*is_import=*/true, tier, std::move(folder)});
+}
 
 void BlockTransfers::save(const StoreKey& key, Blob blob, std::uint8_t tier) {
   const std::size_t num_bytes = blob.size();
@@ -32,6 +39,8 @@ void BlockTransfers::save(const StoreKey& key, Blob blob, std::uint8_t tier) {
 void BlockTransfers::perform(Job& job) {
   if (auto* const load = std::get_if<BlockLoad>(&job)) {
     auto blobs = read(*load);
+    if (const auto error = std::exchange(move_error_, {}); error && load->blocks.empty())
+      blobs = *error;
     if (!blobs.ok())
       log_warning("blocks of the KV cache cannot be loaded", kv("request", load->id),
                   kv("reason", blobs.error().message));
@@ -44,9 +53,25 @@ void BlockTransfers::perform(Job& job) {
   } else if (const auto* const copy = std::get_if<Copy>(&job)) {
     const auto blob = read_block(copy->key, copy->tier + std::size_t{1});
     if (blob.ok()) save_now(copy->key, **blob, copy->tier);
+  } else if (const auto* const move = std::get_if<Move>(&job)) {
+    const auto moved = move_now(*move);
+    if (!moved.ok() && !move_error_) move_error_ = moved.error();
   } else {
     for (const auto& store : tiers_) store->clear();
   }
+}
+
+Result<void> BlockTransfers::move_now(const Move& move) {
+  if (!move.is_import) {
+    ASSIGN_OR_RETURN(const auto blob, read_block(move.key, 0));
+    return move.folder->save(move.key, *blob);
+  }
+  ASSIGN_OR_RETURN(const auto blob, move.folder->load(move.key));
+  const auto group = static_cast<std::size_t>(move.key.group);
+  if (auto checked = check_blob(*blob, origin_, move.key, block_bytes_.at(group)); !checked.ok())
+    return Error{
+        checked.error().code, move.folder->place_of(move.key) + ": " + checked.error().message, {}};
+  return tiers_.at(move.tier)->save(move.key, *blob);
 }
 
 /// What cannot be saved is missed when it is to be loaded.
@@ -114,6 +139,11 @@ void StoreKVConnectorWorker::start_load_kv(const std::string& metadata) {
   for (BlockLoad& load : ops->loads)
     if (loads_.insert(load.number).second) transfers_->load(std::move(load));
   ops_ = std::move(ops->ops);
+  folder_.reset();
+  if (ops->folder.empty()) return;
+  folder_ = make_file_block_store(
+      ops->folder + "/" +
+      origin_folder(context_.model_identity, memory_.config, context_.parallel));
 }
 
 void StoreKVConnectorWorker::wait_for_save() {
@@ -137,6 +167,12 @@ void StoreKVConnectorWorker::wait_for_save() {
         break;
       case StoreOpKind::kClear:
         transfers_->clear();
+        break;
+      case StoreOpKind::kExport:
+        transfers_->export_block(op.block.key, folder_);
+        break;
+      case StoreOpKind::kImport:
+        transfers_->import_block(op.block.key, folder_, op.tier);
         break;
     }
   }

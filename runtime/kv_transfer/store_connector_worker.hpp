@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -33,6 +34,10 @@ class BlockTransfers {
   /// From the first later tier that has it.
   void copy(const StoreKey& key, std::uint8_t tier);
   void clear();
+  /// Copies a block of the store to `folder`, or one of the folder to the tier. Of what cannot be
+  /// copied, the next load without blocks has the error.
+  void export_block(const StoreKey& key, std::shared_ptr<BlockStore> folder);
+  void import_block(const StoreKey& key, std::shared_ptr<BlockStore> folder, std::uint8_t tier);
 
   /// A load that is done: the blobs of its blocks, checked; or what is wrong with one of them,
   /// which the store has not any more then.
@@ -58,9 +63,16 @@ class BlockTransfers {
     std::uint8_t tier = 0;
   };
   struct Clearing {};
-  using Job = std::variant<BlockLoad, Save, Removal, Copy, Clearing>;
+  struct Move {
+    StoreKey key;
+    bool is_import = false;
+    std::uint8_t tier = 0;
+    std::shared_ptr<BlockStore> folder;
+  };
+  using Job = std::variant<BlockLoad, Save, Removal, Copy, Clearing, Move>;
 
   void perform(Job& job);
+  Result<void> move_now(const Move& move);
   void save_now(const StoreKey& key, Blob blob, std::uint8_t tier);
   [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load);
   [[nodiscard]] Result<std::shared_ptr<const Blob>> read_block(const StoreKey& key,
@@ -69,6 +81,7 @@ class BlockTransfers {
   std::vector<std::unique_ptr<BlockStore>> tiers_;  // the thread's
   BlockOrigin origin_;
   std::vector<std::size_t> block_bytes_;           // per group
+  std::optional<Error> move_error_;                // the thread's: the first one
   TransferThread<Job, BlockLoad, Loaded> thread_;  // last: it uses the others
 };
 
@@ -95,6 +108,7 @@ class StoreKVConnectorWorker final : public KVConnectorWorker {
   BlockOrigin origin_{};
   std::unique_ptr<BlockTransfers> transfers_;  // null: there is no cache yet
   std::vector<StoreOp> ops_;                   // of the step
+  std::shared_ptr<BlockStore> folder_;         // of exports and imports
   std::unordered_set<std::uint64_t> loads_;    // numbers of those that came and may come again
 };
 

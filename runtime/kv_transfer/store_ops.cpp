@@ -11,6 +11,10 @@ class OpsWriter {
   void put(T value) {
     text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
+  void put(const std::string& text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    text_ += text;
+  }
   void put(const KeyedBlock& block) {
     text_.append(reinterpret_cast<const char*>(block.key.hash.bytes.data()),
                  block.key.hash.bytes.size());
@@ -35,6 +39,13 @@ class OpsReader {
   }
   [[nodiscard]] bool get(KeyedBlock& block) {
     return get(block.key.hash.bytes) && get(block.key.group) && get(block.block);
+  }
+  [[nodiscard]] bool get(std::string& text) {
+    std::uint32_t size = 0;
+    if (!get(size) || size > text_.size()) return false;
+    text = text_.substr(0, size);
+    text_.remove_prefix(size);
+    return true;
   }
   /// Of elements that take at least so many bytes each.
   template <class T>
@@ -72,6 +83,7 @@ std::string pack_store_ops(const StoreOps& ops) {
     writer.put(op.tier);
     writer.put(op.block);
   }
+  writer.put(ops.folder);
   return writer.take();
 }
 
@@ -90,12 +102,12 @@ std::optional<StoreOps> unpack_store_ops(std::string_view text) {
   if (!reader.get_size(ops.ops, 2 + kBlockBytes)) return std::nullopt;
   for (StoreOp& op : ops.ops) {
     std::uint8_t kind = 0;
-    if (!reader.get(kind) || kind > static_cast<std::uint8_t>(StoreOpKind::kClear) ||
+    if (!reader.get(kind) || kind > static_cast<std::uint8_t>(StoreOpKind::kImport) ||
         !reader.get(op.tier) || !reader.get(op.block))
       return std::nullopt;
     op.kind = static_cast<StoreOpKind>(kind);
   }
-  if (!reader.at_end()) return std::nullopt;
+  if (!reader.get(ops.folder) || !reader.at_end()) return std::nullopt;
   return ops;
 }
 

@@ -13,7 +13,8 @@
 namespace troupe {
 
 /// The blocks that a waiting request needs. Loads are numbered in ascending order; one may be sent
-/// again after a failed step.
+/// again after a failed step. Without blocks: it is reported when all operations before it are
+/// done, as failed if an export or an import among them has failed.
 struct BlockLoad {
   std::uint64_t number = 0;
   RequestId id{};
@@ -26,6 +27,8 @@ enum class StoreOpKind : std::uint8_t {
   kRemove,  ///< no block of the pool
   kCopy,    ///< the same, from a later tier to this one
   kClear,   ///< everything, in all tiers
+  kExport,  ///< a copy to the folder, from whichever tier has it
+  kImport,  ///< a copy of the folder's
 };
 struct StoreOp {
   StoreOpKind kind = StoreOpKind::kSave;
@@ -39,6 +42,7 @@ struct StoreOps {
   std::uint64_t oldest_load = 0;  ///< those of lower numbers have been reported by every rank
   std::vector<BlockLoad> loads;
   std::vector<StoreOp> ops;
+  std::string folder;  ///< of exports and imports; empty: there are none
   [[nodiscard]] bool empty() const noexcept { return loads.empty() && ops.empty(); }
   bool operator==(const StoreOps&) const = default;
 };

@@ -66,6 +66,9 @@ struct EngineMetrics::Engine {
                                 "Waiting requests by reason.", with("reason", reason));
     }
     kv_cache_usage = gauge("kv_cache_usage_perc", "Fraction of the KV cache in use, 0 to 1.");
+    pinned_blocks =
+        &registry.gauge("troupe:pinned_cache_blocks",
+                        "Blocks of the KV cache that prompts with cache_control hold.", labels);
 
     prefix_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.");
     prefix_hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.");
@@ -145,6 +148,7 @@ struct EngineMetrics::Engine {
     waiting_capacity->set(stats.num_waiting_reqs);
     waiting_deferred->set(stats.num_deferred_reqs);
     kv_cache_usage->set(stats.kv_cache_usage);
+    pinned_blocks->set(stats.num_pinned_blocks);
   }
 
   /// Exported once a KV connector has loaded something.
@@ -261,7 +265,7 @@ struct EngineMetrics::Engine {
   std::string running_adapters, waiting_adapters;  ///< labels of `adapters`
   Metric *drafts = nullptr, *draft_tokens = nullptr, *accepted_tokens = nullptr;
   std::vector<Metric*> accepted_at;
-  Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage;
+  Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage, *pinned_blocks;
   Metric *prefix_queries, *prefix_hits, *external_prefix_queries, *external_prefix_hits;
   Metric *mm_queries, *mm_hits, *encoder_queries, *encoder_hits;
   Metric* preemptions;

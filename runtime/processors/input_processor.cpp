@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/clock.hpp"
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/base/request_time.hpp"
 #include "runtime/multimodal/media_io.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
@@ -109,6 +110,10 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
     RETURN_IF_ERROR(truncate(prompt, *request.truncate_prompt_tokens, num_generated));
   }
   RETURN_IF_ERROR(check_prompt(prompt.token_ids, /*generates=*/!request.pooling));
+  std::vector<PrefixPin> pins;
+  if (const auto* const chat = std::get_if<ChatPrompt>(&request.prompt);
+      chat != nullptr && !request.cache_breakpoints.empty() && !request.truncate_prompt_tokens)
+    pins = pins_of(*chat, request.cache_breakpoints, prompt.token_ids, arrival);
   RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
     prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
@@ -169,6 +174,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
     sample.params.philox_key = params.philox_key + index;
     if (params.seed) sample.params.seed = static_cast<std::int64_t>(sample.params.philox_key);
     processed.samples.push_back(sample);
+    processed.samples.back().pins = std::exchange(pins, {});  // one of them is enough
   }
   return processed;
 }
@@ -287,6 +293,60 @@ Result<std::vector<TokenId>> InputProcessor::encode(std::string_view text, bool 
   }
   ids.insert(ids.end(), end.begin(), end.end());
   return ids;
+}
+
+namespace {
+
+void cut_content(nlohmann::ordered_json& message, std::int32_t length) {
+  nlohmann::ordered_json& content = message["content"];
+  if (content.is_string())
+    content = content.get<std::string>().substr(0, static_cast<std::size_t>(length));
+  else if (content.is_array() && std::cmp_less(length, content.size()))
+    content.erase(content.begin() + length, content.end());
+  message.erase("tool_calls");
+}
+
+/// The conversation up to a breakpoint; nullopt: there is no such place.
+std::optional<ChatPrompt> cut_at(const ChatPrompt& chat, const CacheBreakpoint& breakpoint) {
+  auto messages =
+      nlohmann::ordered_json::parse(chat.messages_json, nullptr, /*allow_exceptions=*/false);
+  if (!messages.is_array() || std::cmp_greater_equal(breakpoint.message, messages.size()))
+    return std::nullopt;
+  nlohmann::ordered_json& last = messages[static_cast<std::size_t>(breakpoint.message)];
+  if (!last.is_object()) return std::nullopt;
+  if (breakpoint.length >= 0) cut_content(last, breakpoint.length);
+  // Some templates write a system message with the next one.
+  const auto role = last.find("role");
+  const bool needs_next = role != last.end() && (*role == "system" || *role == "developer");
+  auto end = messages.begin() + breakpoint.message + 1;
+  if (needs_next && end != messages.end() && end->is_object()) cut_content(*end++, 0);
+  messages.erase(end, messages.end());
+  ChatPrompt cut = chat;
+  cut.messages_json =
+      messages.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  cut.add_generation_prompt = cut.continue_final_message = false;
+  return cut;
+}
+
+}  // namespace
+
+/// A conversation that ends there begins with the same tokens, up to what the template writes
+/// behind a last message. Where it cannot be rendered, nothing is pinned.
+std::vector<PrefixPin> InputProcessor::pins_of(const ChatPrompt& chat,
+                                               const std::vector<CacheBreakpoint>& breakpoints,
+                                               const std::vector<TokenId>& token_ids,
+                                               const InputContext& context) const {
+  std::vector<PrefixPin> pins;
+  for (const CacheBreakpoint& breakpoint : breakpoints) {
+    const std::optional<ChatPrompt> cut = cut_at(chat, breakpoint);
+    if (!cut) continue;
+    const auto before = try_tokenize(*cut, context, /*must_fit=*/false);
+    if (!before.ok()) continue;
+    const auto [end, other] = std::ranges::mismatch(token_ids, before->token_ids);
+    pins.push_back({.num_tokens = static_cast<std::int32_t>(end - token_ids.begin()),
+                    .ttl_s = breakpoint.ttl_s});
+  }
+  return pins;
 }
 
 Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_speech(

@@ -107,6 +107,11 @@ class InputProcessor {
                                    bool must_fit) const;
   Result<TokenizedPrompt> try_tokenize(const Prompt& prompt, const InputContext& context,
                                        bool must_fit) const;
+  /// What is before the breakpoints, in tokens of the prompt.
+  [[nodiscard]] std::vector<PrefixPin> pins_of(const ChatPrompt& chat,
+                                               const std::vector<CacheBreakpoint>& breakpoints,
+                                               const std::vector<TokenId>& token_ids,
+                                               const InputContext& context) const;
   Result<TokenizedPrompt> tokenize_with_pictures(RenderedChat rendered, const ChatPrompt& chat,
                                                  const InputContext& context, bool must_fit) const;
   /// Tokenizer::encode of a text, piece by piece where there is a separator.

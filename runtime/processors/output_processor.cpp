@@ -73,7 +73,8 @@ PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
           .num_mm_hits = a.num_mm_hits + b.num_mm_hits,
           .num_host_cached_tokens = a.num_host_cached_tokens + b.num_host_cached_tokens,
           .num_disk_cached_tokens = a.num_disk_cached_tokens + b.num_disk_cached_tokens,
-          .num_peer_cached_tokens = a.num_peer_cached_tokens + b.num_peer_cached_tokens};
+          .num_peer_cached_tokens = a.num_peer_cached_tokens + b.num_peer_cached_tokens,
+          .num_remote_cached_tokens = a.num_remote_cached_tokens + b.num_remote_cached_tokens};
 }
 
 }  // namespace

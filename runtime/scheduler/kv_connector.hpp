@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "messages/cache.hpp"
+#include "messages/control.hpp"
 #include "messages/kv_events.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
@@ -68,7 +69,7 @@ class KVConnector {
                                                   const BlockTable& blocks) = 0;
 
   /// Where the tokens of the last match of a request come from.
-  enum class Medium : std::uint8_t { kHost, kDisk, kPeer };
+  enum class Medium : std::uint8_t { kHost, kDisk, kPeer, kRemote };
   [[nodiscard]] virtual Medium medium(const RequestState&) const { return Medium::kHost; }
 
   /// What has been stored and dropped since the last call, in order.
@@ -82,6 +83,15 @@ class KVConnector {
 
   /// Blocks will become free without a preemption: wait rather than preempt.
   [[nodiscard]] virtual bool has_pending_block_frees() const { return false; }
+  /// Begins to copy what it has stored to files of a folder, or to take such files in. It goes on
+  /// while is_moving(), with the help of the workers, and needs steps. Pre: not is_moving().
+  /// Errors: kUnsupported.
+  [[nodiscard]] virtual Result<void> start_move(const MoveCache&) {
+    return Error{ErrorCode::kUnsupported, "the KV connector keeps no blocks", {}};
+  }
+  [[nodiscard]] virtual bool is_moving() const { return false; }
+  /// The result of what was started.
+  [[nodiscard]] virtual CacheMoved take_moved() { return {}; }
   /// Clears its external store; false if it cannot.
   virtual bool reset_cache() { return false; }
 };

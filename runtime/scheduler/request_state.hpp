@@ -127,7 +127,6 @@ struct RequestState {
   bool grammar_error_reported = false;
 
   std::string session_id;
-  double kept_until = 0;  ///< engine clock: its blocks are kept after its end; else 0
 
   std::string kv_transfer_params;  ///< as sent by the client
   KVLoad kv_load = KVLoad::kNone;

@@ -84,6 +84,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
     all.insert(all.end(), request.output_token_ids.begin(), request.output_token_ids.end());
   }
   const RequestLimits limits = request.limits;
+  const std::vector<PrefixPin> pins = std::move(request.pins);
   const double age_s = request.age_s;
   auto state = std::make_unique<RequestState>(std::move(request));
   RequestState* const added = state.get();
@@ -96,6 +97,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
     if (!added->kv_transfer_params.empty()) connector_->on_transfer_params(*added);
   }
   kv_updates_.new_requests.push_back(std::move(cached));
+  keep_pins(*added, pins);
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
   add_item_users(added->mm_features);
@@ -190,7 +192,10 @@ void Scheduler::free_request(RequestState& request) {
 /// Nobody uses its blocks any more.
 void Scheduler::forget(RequestState& request) {
   if (std::exchange(request.holds_blocks_after_end, false)) --num_holding_after_end_;
-  if (!keep_blocks(request)) drop(request);
+  keep_blocks(request);
+  if (must_defer_free(request)) free_blocks(request);
+  tell_kv(KVCacheCommandKind::kForgetRequest, request.id);
+  requests_.erase(request.id);
 }
 
 /// Moves the request back to the waiting queue; it keeps its tokens, which are recomputed.
@@ -256,6 +261,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     AllocateSlots question{.updates = take_kv_updates()};
     const SlotsAllocated answer = co_await kv_cache_.allocate(std::move(question));
     num_free_blocks_ = answer.num_free_blocks;
+    num_pinned_blocks_ = answer.num_pinned_blocks;
     record_evicted(answer.evicted);
   }
   flush();
@@ -441,7 +447,7 @@ void Scheduler::flush() {
 Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool reset_connector) {
   now_ = now;
   if (!ended_.empty()) co_await release_ended();
-  while (drop_kept()) {
+  while (drop_kept(/*pins_too=*/true)) {
   }
   if (preempt_running) {
     while (!running_.empty()) {
@@ -458,6 +464,17 @@ Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool 
   const bool connector_ok = connector_->reset_cache();
   connector_stats_.reset |= connector_ok;
   co_return answer.ok&& connector_ok;
+}
+
+Result<void> Scheduler::start_cache_move(const MoveCache& what) {
+  if (connector_ == nullptr)
+    return Error{ErrorCode::kUnsupported,
+                 "there is no KV connector that stores blocks: prefix-cache-snapshot or "
+                 "kv-transfer-config has to name one",
+                 {}};
+  if (connector_->is_moving())
+    return Error{ErrorCode::kUnavailable, "another export or import of the cache goes on", {}};
+  return connector_->start_move(what);
 }
 
 EngineCoreOutputs Scheduler::blame_failed_step(const SchedulerOutput& step, const Error& error,
@@ -517,7 +534,7 @@ std::int32_t Scheduler::num_unfinished_requests() const {
 
 bool Scheduler::has_requests() const {
   return num_unfinished_requests() > 0 || !finished_ids_.empty() || !ended_.empty() ||
-         num_holding_after_end_ > 0 || !delayed_releases_.empty();
+         num_holding_after_end_ > 0 || !delayed_releases_.empty() || is_moving_cache();
 }
 
 bool Scheduler::is_blocked() const {

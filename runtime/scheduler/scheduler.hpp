@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "messages/control.hpp"
 #include "messages/engine_output.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/request.hpp"
@@ -138,6 +139,15 @@ class Scheduler {
   Task<bool> reset_prefix_cache(bool preempt_running, double now, bool reset_connector = false);
   void reset_encoder_cache();
 
+  /// Copies what the KV connector has stored, or takes such copies in; done when is_moving_cache()
+  /// is false. Errors: kUnsupported, there is no connector that could; kUnavailable.
+  Result<void> start_cache_move(const MoveCache& what);
+  [[nodiscard]] bool is_moving_cache() const {
+    return connector_ != nullptr && connector_->is_moving();
+  }
+  /// The result. Pre: a move was started, and is done.
+  [[nodiscard]] CacheMoved take_cache_moved() { return connector_->take_moved(); }
+
   void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
   [[nodiscard]] PauseState pause_state() const noexcept { return pause_state_; }
 
@@ -236,10 +246,11 @@ class Scheduler {
   void count_kv_loads(SchedulerStats& stats) const;
 
   // scheduler_sessions.cpp
-  bool keep_blocks(RequestState& request);
-  bool drop_kept();
+  void keep_blocks(const RequestState& request);
+  void keep_pins(const RequestState& request, std::span<const PrefixPin> pins);
+  bool drop_kept(bool pins_too);
+  void drop_pin();
   void drop_expired();
-  void drop(RequestState& request);
 
   // scheduler_structured.cpp
   bool waits_for_grammar(RequestState& request);
@@ -320,10 +331,13 @@ class Scheduler {
   FairShare fair_share_;                ///< kFair
   RequestQueue waiting_;
   RequestQueue holding_;
-  std::set<std::pair<double, RequestId>> deadlines_;  ///< of the requests that have one
-  /// Requests that have ended and keep their blocks, by the time when they do no longer.
-  std::set<std::pair<double, RequestId>> kept_;
-  std::map<std::pair<std::uint32_t, std::string>, RequestId> kept_sessions_;  ///< by tenant, name
+  std::set<std::pair<double, RequestId>> deadlines_;      ///< of the requests that have one
+  using Session = std::pair<std::uint32_t, std::string>;  ///< tenant, name
+  /// Requests that have ended and whose blocks stay, by the time when they do no longer.
+  std::map<std::pair<double, RequestId>, Session> kept_;
+  std::map<Session, std::pair<double, RequestId>> kept_sessions_;
+  /// Prefixes that requests pin, with their tokens, by the time when they do no longer.
+  std::set<std::pair<double, std::pair<RequestId, std::int32_t>>> pins_;
   std::int32_t num_deferred_ = 0;
   std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
   PauseState pause_state_ = PauseState::kUnpaused;
@@ -338,6 +352,7 @@ class Scheduler {
   bool encoder_cache_touched_ = false;  ///< an output may have been evicted in this step
   bool encoder_cache_reset_ = false;    ///< the workers have not been told
   std::int32_t num_free_blocks_ = 0;
+  std::int32_t num_pinned_blocks_ = 0;
 
   std::vector<RequestId> finished_ids_;                                  ///< since the last step
   std::vector<RequestId> preempted_ids_;                                 ///< since the last step

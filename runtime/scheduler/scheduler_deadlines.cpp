@@ -38,8 +38,9 @@ void Scheduler::stop_queue_clock(RequestState& request) {
 }
 
 double Scheduler::next_deadline() const noexcept {
-  return std::min(deadlines_.empty() ? kNever : deadlines_.begin()->first,
-                  kept_.empty() ? kNever : kept_.begin()->first);
+  return std::min({deadlines_.empty() ? kNever : deadlines_.begin()->first,
+                   kept_.empty() ? kNever : kept_.begin()->first.first,
+                   pins_.empty() ? kNever : pins_.begin()->first});
 }
 
 EngineCoreOutputs Scheduler::expire_requests(double now) {

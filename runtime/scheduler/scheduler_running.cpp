@@ -109,7 +109,8 @@ Reply<SlotsAllocated> Scheduler::ask_num_cached(const RequestState& request) {
 /// blocks that are about to become free.
 Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized) {
   while (true) {
-    if (!drop_kept()) {
+    // A pin goes only when no other request could make room.
+    if (!drop_kept(/*pins_too=*/running_.size() <= 1)) {
       if (connector_ != nullptr && connector_->has_pending_block_frees()) co_return false;
       RequestState* const victim = choose_victim();
       if (must_defer_free(*victim)) co_return false;
@@ -130,6 +131,7 @@ void Scheduler::commit_running(StepPlan& plan, const SizedRequest& sized,
                                const SlotsAllocated& answer, std::size_t index) {
   RequestState& request = *sized.request;
   num_free_blocks_ = answer.num_free_blocks;
+  num_pinned_blocks_ = answer.num_pinned_blocks;
   if (!answer.num_cached_tokens.empty() && answer.num_cached_tokens[index] >= 0)
     request.num_cached_estimate = answer.num_cached_tokens[index];
   plan.budget.take(sized.num_tokens, config_.speculative.draft_slots);

@@ -354,6 +354,7 @@ SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   stats.num_deferred_reqs = num_deferred_;
   stats.num_waiting_reqs = num_waiting_requests() - num_deferred_;
   stats.num_free_blocks = num_free_blocks_;
+  stats.num_pinned_blocks = num_pinned_blocks_;
   stats.kv_cache_usage = config_.num_blocks <= 1 ? 0.0
                                                  : 1.0 - static_cast<double>(num_free_blocks_) /
                                                              (config_.num_blocks - 1);

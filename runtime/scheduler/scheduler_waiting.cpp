@@ -64,7 +64,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
     }
     if (admission == Admission::kStop) break;
     if (admission == Admission::kDoesNotFit) {
-      if (drop_kept() || preempt_for(plan, request)) continue;
+      if (drop_kept(/*pins_too=*/running_.empty()) || preempt_for(plan, request)) continue;
       if (!may_be_passed(request, plan)) break;
       plan.passed_by.push_back(&request);
     }
@@ -137,7 +137,8 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
 namespace {
 
 void count_source(PrefillStats& stats, KVConnector::Medium medium) {
-  stats.num_host_cached_tokens = stats.num_disk_cached_tokens = stats.num_peer_cached_tokens = 0;
+  stats.num_host_cached_tokens = stats.num_disk_cached_tokens = 0;
+  stats.num_peer_cached_tokens = stats.num_remote_cached_tokens = 0;
   const std::int32_t count = stats.num_external_cached_tokens;
   switch (medium) {
     case KVConnector::Medium::kHost:
@@ -148,6 +149,9 @@ void count_source(PrefillStats& stats, KVConnector::Medium medium) {
       return;
     case KVConnector::Medium::kPeer:
       stats.num_peer_cached_tokens = count;
+      return;
+    case KVConnector::Medium::kRemote:
+      stats.num_remote_cached_tokens = count;
       return;
   }
 }
@@ -259,6 +263,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     question.num_lookahead_tokens = config_.speculative.num_lookahead_tokens;
   const RequestAdmitted answer = co_await kv_cache_.admit(std::move(question));
   num_free_blocks_ = answer.num_free_blocks;
+  num_pinned_blocks_ = answer.num_pinned_blocks;
   record_evicted(answer.evicted);
   if (!answer.fits) {
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);

@@ -36,6 +36,9 @@ class Engine final : public EnginePort {
   void reset_caches(ResetCaches, std::function<void(Result<CachesReset>)> reply) override {
     reply(CachesReset{true});
   }
+  void move_cache(MoveCache, std::function<void(Result<CacheMoved>)> reply) override {
+    reply(CacheMoved{});
+  }
   void pause(PauseScheduler, PauseReply reply) override { reply(PauseStatus{true}); }
   void resume(PauseReply reply) override { reply(PauseStatus{}); }
   void ask_paused(PauseReply reply) override { reply(PauseStatus{}); }

@@ -103,7 +103,7 @@ class KVOffload(unittest.TestCase):
             with Server(*options) as server:
                 for seed in range(6):
                     self.assertEqual(usage(server, seed), (0, None))
-                self.assertEqual(usage(server, 0), (144, {"device": 0, "host": 0, "disk": 144, "peer": 0}))
+                self.assertEqual(usage(server, 0), (144, {"device": 0, "host": 0, "disk": 144, "remote": 0, "peer": 0}))
                 for seed in range(6, 12):
                     usage(server, seed)
             with Server(*options) as server:

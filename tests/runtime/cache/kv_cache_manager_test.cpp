@@ -196,5 +196,112 @@ BOOST_AUTO_TEST_CASE(a_partial_block_hit_is_replaced_by_a_longer_external_hit) {
   BOOST_TEST(second.groups[1].blocks[2] == kNullBlock);
 }
 
+/// Other prompts take every block that is free.
+void evict_all(KVCacheManager& manager) {
+  static std::uint64_t next = 1000;
+  for (int i = 0; i < 6; ++i) {
+    const std::uint64_t id = next++;
+    CachedRequest& request = add(manager, id, 160, static_cast<TokenId>(id * 1000));
+    BOOST_REQUIRE(compute(manager, request, 0, 160));
+    manager.forget(RequestId{id});
+  }
+}
+
+std::int32_t hit_of(KVCacheManager& manager, std::uint64_t id, TokenId first = 0) {
+  const std::int32_t num_tokens =
+      manager.get_computed_blocks(add(manager, id, 64, first)).num_tokens;
+  manager.forget(RequestId{id});
+  return num_tokens;
+}
+
+BOOST_AUTO_TEST_CASE(a_pinned_prefix_stays_in_all_groups_until_it_is_released) {
+  KVCacheSettings settings = settings_of(
+      {spec_of(FullAttentionSpec{}, 8), spec_of(SlidingWindowSpec{.window = kWindow}, 8)});
+  settings.max_pinned_blocks = 10;
+  KVCacheManager manager(settings);
+  const std::int32_t num_free = manager.pool().num_free_blocks();
+  CachedRequest& first = add(manager, 1, 64);
+  manager.pin_when_cached(first, 43);
+  BOOST_TEST(compute(manager, first, 0, 24));
+  BOOST_TEST(manager.num_pinned_blocks() == 0);
+  // The window's blocks there would not be cached otherwise: nothing ends there.
+  BOOST_TEST(compute(manager, first, 24, 64));
+  BOOST_TEST(manager.num_pinned_blocks() == 5 + 2);
+  manager.forget(RequestId{1});
+  BOOST_TEST(hit_of(manager, 2) == 56);
+  evict_all(manager);
+  BOOST_TEST(hit_of(manager, 3) == 40);
+  BOOST_TEST(manager.pool().num_free_blocks() == num_free - 7);
+  // Of another one of the same prompt nothing counts twice.
+  CachedRequest& again = add(manager, 4, 64);
+  CacheHit hit = manager.get_computed_blocks(again);
+  manager.pin_when_cached(again, 40);
+  BOOST_TEST(compute(manager, again, 0, 64, &hit));
+  BOOST_TEST(manager.num_pinned_blocks() == 7);
+  manager.forget(RequestId{4});
+  manager.release_prefix(RequestId{1}, 43);
+  evict_all(manager);
+  BOOST_TEST(hit_of(manager, 5) == 40);
+  manager.release_prefix(RequestId{4}, 40);
+  BOOST_TEST(manager.num_pinned_blocks() == 0);
+  BOOST_TEST(manager.pool().num_free_blocks() == num_free);
+  evict_all(manager);
+  BOOST_TEST(hit_of(manager, 6) == 0);
+  BOOST_TEST(manager.reset_prefix_cache());
+}
+
+BOOST_AUTO_TEST_CASE(pins_have_a_share_of_the_cache_and_the_oldest_goes_first) {
+  KVCacheSettings settings = settings_of({spec_of(FullAttentionSpec{}, 8)});
+  settings.max_pinned_blocks = 10;
+  KVCacheManager manager(settings);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    CachedRequest& request = add(manager, id, 64, static_cast<TokenId>(id * 1000));
+    manager.pin_when_cached(request, id == 3 ? 32 : 40);
+    BOOST_TEST(compute(manager, request, 0, 64));
+    manager.forget(RequestId{id});
+  }
+  BOOST_TEST(manager.num_pinned_blocks() == 9);
+  evict_all(manager);
+  BOOST_TEST(hit_of(manager, 4, 1000) == 0);
+  BOOST_TEST(hit_of(manager, 5, 2000) == 40);
+  BOOST_TEST(hit_of(manager, 6, 3000) == 32);
+  // More than the share is not pinned, and takes nothing from the others.
+  CachedRequest& large = add(manager, 7, 96, 7000);
+  manager.pin_when_cached(large, 96);
+  BOOST_TEST(compute(manager, large, 0, 96));
+  BOOST_TEST(manager.num_pinned_blocks() == 9);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_session_keeps_is_found_with_a_window_too) {
+  KVCacheSettings settings = settings_of(
+      {spec_of(FullAttentionSpec{}, 8), spec_of(SlidingWindowSpec{.window = kWindow}, 8)});
+  KVCacheManager manager(settings);
+  CachedRequest& turn = add(manager, 1, 42);
+  BOOST_TEST(compute(manager, turn, 0, 42));
+  std::vector<TokenId> answer;
+  for (TokenId token = 42; token < 65; ++token) answer.push_back(token);
+  for (std::int32_t done = 42; done < 65; ++done) {
+    manager.append_tokens(turn, {&answer[static_cast<std::size_t>(done - 42)], 1});
+    if (done < 64) BOOST_TEST(compute(manager, turn, done, done + 1));
+  }
+  // All 64 computed tokens, and the prompt.
+  for (const std::int32_t end : {64, 41}) manager.keep_prefix(turn, end, 0, /*bounded=*/false);
+  manager.forget(RequestId{1});
+  BOOST_TEST(manager.num_pinned_blocks() == 0);
+  evict_all(manager);
+  const auto hit = [&](std::uint64_t id, std::int32_t num_tokens) {
+    const std::int32_t found = manager.get_computed_blocks(add(manager, id, num_tokens)).num_tokens;
+    manager.forget(RequestId{id});
+    return found;
+  };
+  BOOST_TEST(hit(2, 90) == 64);
+  // An answer that comes back in another form: the prompt is what the turns share.
+  CachedRequest& other = add(manager, 3, 60);
+  other.info.token_ids.edit()[50] = 999;
+  other.hashes.clear();
+  manager.append_tokens(other, {});
+  BOOST_TEST(manager.get_computed_blocks(other).num_tokens == 40);
+}
+
 }  // namespace
 }  // namespace troupe

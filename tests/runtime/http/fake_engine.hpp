@@ -71,6 +71,11 @@ class FakeEngine final : public EnginePort {
     reset_ = what;
     reply(CachesReset{what.preempt_running});
   }
+  void move_cache(MoveCache what, std::function<void(Result<CacheMoved>)> reply) override {
+    moves_.push_back(std::move(what));
+    reply(CacheMoved{.num_blocks = 5});
+  }
+  [[nodiscard]] const std::vector<MoveCache>& moves() const noexcept { return moves_; }
   void pause(PauseScheduler what, PauseReply reply) override {
     pauses_.push_back(what);
     paused_ = true;
@@ -135,6 +140,7 @@ class FakeEngine final : public EnginePort {
   std::atomic<bool> hold_renders_{false};
   std::vector<RenderRequest> held_renders_;
   ResetCaches reset_;
+  std::vector<MoveCache> moves_;
   std::vector<PauseScheduler> pauses_;
   std::vector<DrainGroup> drains_;
   Placement last_placement_;

@@ -374,6 +374,38 @@ BOOST_AUTO_TEST_CASE(caches_are_reset_in_development_mode_only) {
   BOOST_TEST(starts(get("/reset_prefix_cache", "Authorization: Bearer secret\r\n"), 405));
 }
 
+BOOST_AUTO_TEST_CASE(the_prefix_cache_is_administered_with_a_key) {
+  config.api_keys = {{"secret"}};
+  const auto send = [&](const std::string& method, const std::string& target,
+                        const std::string& body, bool has_key = true) {
+    return exchange(method + " " + target + " HTTP/1.1\r\nHost: h\r\n" +
+                    (has_key ? "Authorization: Bearer secret\r\n" : "") +
+                    "Content-Type: application/json\r\nContent-Length: " +
+                    std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  const std::string name = R"({"name":"monday"})";
+  BOOST_TEST(starts(send("POST", "/admin/cache/export", name), 501));
+  config.admin_cache_directory = "/caches";
+  BOOST_TEST(starts(send("POST", "/admin/cache/export", name, false), 401));
+  BOOST_TEST(body_of(send("POST", "/admin/cache/export", name)) ==
+             R"({"status":"exported","num_blocks":5})");
+  BOOST_TEST(body_of(send("POST", "/admin/cache/import", name)) ==
+             R"({"status":"imported","num_blocks":5})");
+  BOOST_TEST(
+      (engine.moves() == std::vector<MoveCache>{{.is_import = false, .folder = "/caches/monday"},
+                                                {.is_import = true, .folder = "/caches/monday"}}));
+  for (const char* const bad : {R"({"name":"../x"})", R"({"name":".x"})", R"({"name":"a/b"})",
+                                R"({"name":""})", R"({})", R"({"name":7})"})
+    BOOST_TEST(starts(send("POST", "/admin/cache/import", bad), 400));
+  BOOST_TEST(engine.moves().size() == 2u);
+  BOOST_TEST(starts(send("DELETE", "/admin/cache?reset_external=true", ""), 200));
+  BOOST_TEST((engine.last_reset() == ResetCaches{.prefix_cache = true, .connector = true}));
+  config.max_warm_prompts = 2;
+  BOOST_TEST(starts(send("POST", "/admin/cache/warm", R"({"prompts":["a","b","c"]})"), 400));
+  BOOST_TEST(starts(send("POST", "/admin/cache/warm", R"({"prompts":[]})"), 400));
+  BOOST_TEST(starts(send("POST", "/admin/cache/warm", R"({"conversations":[{}]})"), 400));
+}
+
 BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
   const auto post_empty = [&](const std::string& target) {
     return exchange("POST " + target + " HTTP/1.1\r\nHost: h\r\n\r\n");

@@ -95,6 +95,52 @@ BOOST_AUTO_TEST_CASE(blocks_are_kept_in_memory_and_in_files_and_copied_back) {
   BOOST_TEST(engine.num_external_hits() >= 5u * 16);
 }
 
+void check_moves(EngineSetup setup, const std::string& to) {
+  const std::vector<Answer> expected = expected_answers();
+  const BlockFolder folder;
+  const std::string place = folder.path().string();
+  setup.transfer = R"({"kv_connector":"OffloadingConnector","kv_role":"kv_both"})";
+  TransferEngine from(setup);
+  BOOST_TEST((from.run(some_prompts()) == expected));
+  const CacheMoved exported = from.move_cache(false, place);
+  BOOST_REQUIRE(!exported.error.has_value());
+  BOOST_TEST(exported.num_blocks > 20);
+  setup.transfer = to;
+  TransferEngine into(setup);
+  BOOST_TEST(into.move_cache(true, place + "/absent").error.value().message.find("/absent") !=
+             std::string::npos);
+  const CacheMoved imported = into.move_cache(true, place);
+  BOOST_REQUIRE(!imported.error.has_value());
+  BOOST_TEST(imported.num_blocks == exported.num_blocks);
+  BOOST_TEST((into.run(some_prompts()) == expected));
+  BOOST_TEST(into.num_external_hits() >= 5u * 16);
+  BOOST_TEST(into.num_failed() == 0u);
+  // A second time there is nothing new.
+  BOOST_TEST(into.move_cache(true, place).num_blocks == 0);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_exported_from_memory_can_be_imported_elsewhere) {
+  check_moves({.num_blocks = 200}, R"({"kv_connector":"OffloadingConnector","kv_role":"kv_both"})");
+}
+BOOST_AUTO_TEST_CASE(so_it_can_on_two_ranks_into_memory_and_files) {
+  const BlockFolder files;
+  check_moves({.tensor_parallel_size = 2, .num_blocks = 200},
+              R"({"kv_connector":"MultiConnector","kv_role":"kv_both",)"
+              R"("kv_connector_extra_config":{"connectors":[{"kv_connector":"OffloadingConnector",)"
+              R"("kv_role":"kv_both"},{"kv_connector":"ExampleConnector","kv_role":"kv_both",)"
+              R"("kv_connector_extra_config":{"shared_storage_path":")" +
+                  files.path().string() + R"("}}]}})");
+}
+
+BOOST_AUTO_TEST_CASE(a_connector_that_keeps_nothing_exports_nothing) {
+  const BlockFolder folder;
+  TransferEngine engine(
+      {.transfer = R"({"kv_connector":"DecodeBenchConnector","kv_role":"kv_both"})"});
+  const CacheMoved moved = engine.move_cache(false, folder.path().string());
+  BOOST_REQUIRE(moved.error.has_value());
+  BOOST_TEST((moved.error->code == ErrorCode::kUnsupported));
+}
+
 BOOST_AUTO_TEST_CASE(a_benchmark_of_decoding_computes_no_prompt) {
   TransferEngine engine({.num_blocks = 200,
                          .transfer =

@@ -40,14 +40,17 @@ BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
   ops.ops = {{StoreOpKind::kSave, {key_of(3, 1), 9}},
              {StoreOpKind::kRemove, {key_of(4), kNullBlock}},
              {StoreOpKind::kCopy, {key_of(5), kNullBlock}, 1},
-             {StoreOpKind::kClear, {}}};
+             {StoreOpKind::kClear, {}},
+             {StoreOpKind::kExport, {key_of(6), kNullBlock}},
+             {StoreOpKind::kImport, {key_of(7), kNullBlock}, 1}};
+  ops.folder = "/caches/monday";
   const std::string text = pack_store_ops(ops);
   BOOST_TEST((unpack_store_ops(text) == ops));
   for (std::size_t size = 0; size < text.size(); ++size)
     BOOST_TEST(!unpack_store_ops(text.substr(0, size)).has_value());
   BOOST_TEST(!unpack_store_ops(text + "x").has_value());
   std::string bad_kind = text;
-  bad_kind[text.size() - 42] = 9;
+  bad_kind[text.size() - 42 - sizeof(std::uint32_t) - ops.folder.size()] = 9;
   BOOST_TEST(!unpack_store_ops(bad_kind).has_value());
 }
 

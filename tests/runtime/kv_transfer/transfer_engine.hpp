@@ -160,6 +160,13 @@ class TransferEngine {
     const SchedulerOutput step = run_now(scheduler_->schedule(0));
     static_cast<void>(run_now(scheduler_->update_from_output(step, execute(step), 0)));
   }
+  CacheMoved move_cache(bool is_import, const std::string& folder) {
+    const auto started = scheduler_->start_cache_move({.is_import = is_import, .folder = folder});
+    if (!started.ok()) return {.error = started.error()};
+    BOOST_TEST(!scheduler_->start_cache_move({.is_import = is_import, .folder = folder}).ok());
+    while (scheduler_->is_moving_cache()) step();
+    return scheduler_->take_cache_moved();
+  }
   [[nodiscard]] bool has_requests() const { return scheduler_->has_requests(); }
   [[nodiscard]] std::vector<KVCacheEvent> take_events() { return connector_->take_events(); }
 

@@ -1,0 +1,25 @@
+#include "runtime/http/cache_control.hpp"
+
+namespace troupe {
+
+Result<double> parse_cache_control(std::string_view type, std::string_view ttl,
+                                   const std::string& where) {
+  if (type != "ephemeral")
+    return invalid_argument(
+        where + ".type: must be ephemeral, not '" + std::string(type.substr(0, 64)) + "'",
+        where + ".type");
+  if (ttl.empty() || ttl == "5m") return 300.0;
+  if (ttl == "1h") return 3600.0;
+  return invalid_argument(
+      where + ".ttl: must be 5m or 1h, not '" + std::string(ttl.substr(0, 64)) + "'",
+      where + ".ttl");
+}
+
+Error too_many_breakpoints(std::size_t count) {
+  return invalid_argument("cache_control: " + std::to_string(count) +
+                              " places are marked, the limit is " +
+                              std::to_string(kMaxCacheBreakpoints),
+                          "cache_control");
+}
+
+}  // namespace troupe

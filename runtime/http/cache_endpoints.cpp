@@ -1,0 +1,302 @@
+// Administration of the prefix cache.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/ordered_json.hpp"
+#include "runtime/http/endpoints.hpp"
+#include "runtime/http/engine_call.hpp"
+#include "runtime/http/json_fields.hpp"
+#include "runtime/http/json_object.hpp"
+#include "runtime/http/json_text.hpp"
+#include "runtime/http/target.hpp"
+
+namespace troupe {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// ---- warm ---------------------------------------------------------------------------------------
+
+/// So many prompts are computed at once.
+constexpr std::size_t kWarmInFlight = 8;
+/// Of a body; the server's own limit is lower.
+constexpr std::size_t kMaxWarmBodies = 1 << 16;
+
+/// A request that computes one prompt: what its parser made of it.
+using WarmBodies = std::vector<Prepared>;
+
+/// The same request to each group, so that wherever a prompt goes later it is cached.
+void add_warm_body(OrderedJson body, Prepare* prepare, const ServerDefaults& defaults,
+                   WarmBodies& bodies) {
+  for (const char* const name : {"stream_options", "n", "max_completion_tokens"}) body.erase(name);
+  body["stream"] = false;
+  body["max_tokens"] = 1;
+  if (defaults.data_parallel_size == 1 || body.contains("data_parallel_rank"))
+    return bodies.push_back(prepare(body.dump(), defaults));
+  for (std::int32_t rank = 0; rank < defaults.data_parallel_size; ++rank) {
+    body["data_parallel_rank"] = rank;
+    bodies.push_back(prepare(body.dump(), defaults));
+  }
+}
+
+struct WarmRequest {
+  std::size_t num_prompts = 0;
+  WarmBodies bodies;
+};
+
+Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaults& defaults) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
+  fields.text("model");
+  fields.text("cache_salt");
+  if (fields.element_kind("prompts") == JsonKind::kArray)
+    fields.token_lists("prompts", defaults.vocab_size, kMaxWarmBodies);
+  else
+    fields.texts("prompts", kMaxWarmBodies);
+  fields.each_object("conversations", [](const JsonFields& conversation) {
+    conversation.require("messages");
+    conversation.raw("messages", JsonKind::kArray);
+  });
+  RETURN_IF_ERROR(fields.result());
+
+  ASSIGN_OR_RETURN(const OrderedJson given, parse_json_object(body));
+  OrderedJson common = OrderedJson::object();
+  for (const char* const name : {"model", "cache_salt"})
+    if (const auto found = given.find(name); found != given.end() && !found->is_null())
+      common[name] = *found;
+  WarmRequest request;
+  const auto each = [&](const char* name, auto&& add) {
+    const auto found = given.find(name);
+    if (found == given.end() || found->is_null()) return;
+    if (found->is_string()) return add(*found);
+    for (const OrderedJson& one : *found) add(one);
+  };
+  each("prompts", [&](const OrderedJson& prompt) {
+    OrderedJson one = common;
+    one["prompt"] = prompt;
+    ++request.num_prompts;
+    add_warm_body(std::move(one), prepare_completion, defaults, request.bodies);
+  });
+  each("conversations", [&](const OrderedJson& conversation) {
+    OrderedJson one = common;
+    one.update(conversation);
+    ++request.num_prompts;
+    add_warm_body(std::move(one), prepare_chat, defaults, request.bodies);
+  });
+  if (request.num_prompts == 0)
+    return invalid_argument("there are neither prompts nor conversations", "prompts");
+  return request;
+}
+
+/// Runs the requests, some at a time, and answers when all have ended.
+class WarmCall final : public Exchange {
+ public:
+  WarmCall(ServiceContext& context, const HttpRequest& http, ResponseSink& sink,
+           WarmRequest request)
+      : context_(context),
+        count_(context),
+        http_(http),
+        sink_(sink),
+        request_(std::move(request)),
+        calls_(request_.bodies.size()),
+        self_(std::make_shared<WarmCall*>(this)) {
+    http_.body.clear();
+    post_advance();
+  }
+
+ private:
+  /// What one of the requests is answered to.
+  class Call final : public ResponseSink {
+   public:
+    explicit Call(WarmCall& owner) : owner_(owner) {}
+
+    void respond(HttpResponse response) override {
+      if (response_) return;
+      response_ = std::move(response);
+      owner_.post_advance();
+    }
+    void begin(HttpResponse head) override { streamed_ = std::move(head); }
+    void write(std::string_view bytes, bool last) override {
+      streamed_.body += bytes;
+      if (last) respond(std::move(streamed_));
+    }
+    [[nodiscard]] bool ready() const noexcept override { return true; }
+    void fail(std::string_view what) noexcept override {
+      try {
+        respond(error_response({ErrorCode::kInternal, std::string(what), ""}));
+      } catch (...) {
+        // Out of memory: the exchange waits until its client leaves.
+      }
+    }
+
+    WarmCall& owner_;
+    std::optional<HttpResponse> response_;
+    HttpResponse streamed_;
+    std::unique_ptr<Exchange> exchange_;
+  };
+
+  /// Nothing of a request is on the call stack then.
+  void post_advance() {
+    context_.environment.post([waiting = std::weak_ptr(self_)] {
+      const auto self = waiting.lock();
+      if (!self) return;
+      WarmCall& call = **self;
+      contain(call.sink_, [&] { call.advance(); });
+    });
+  }
+
+  void advance() {
+    for (std::size_t i = num_ended_in_order_; i < next_; ++i) {
+      if (calls_[i] == nullptr || !calls_[i]->response_) continue;
+      end(i, *calls_[i]->response_);
+      calls_[i].reset();
+      --num_running_;
+    }
+    while (num_ended_in_order_ < next_ && calls_[num_ended_in_order_] == nullptr)
+      ++num_ended_in_order_;
+    while (next_ < calls_.size() && num_running_ < kWarmInFlight) {
+      const std::size_t i = next_++;
+      calls_[i] = std::make_unique<Call>(*this);
+      ++num_running_;
+      Call& call = *calls_[i];
+      contain(call, [&] {
+        Result<Answer> answer = request_.bodies[i](context_, http_, call);
+        if (answer.ok())
+          call.exchange_ = *std::move(answer);
+        else
+          call.respond(error_response(answer.error()));
+      });
+    }
+    if (num_running_ == 0 && next_ == calls_.size()) answer();
+  }
+
+  void end(std::size_t index, const HttpResponse& response) {
+    if (response.status == 200) {
+      ++num_warm_;
+      const auto body = OrderedJson::parse(response.body, nullptr, /*allow_exceptions=*/false);
+      if (!body.is_object() || !body.contains("usage")) return;
+      num_tokens_ += body["usage"].value("prompt_tokens", std::int64_t{0});
+      return;
+    }
+    if (!first_failure_) first_failure_ = response;
+    const std::size_t copies = calls_.size() / request_.num_prompts;
+    errors_.push_back({{"index", index / copies}, {"message", response.error}});
+  }
+
+  void answer() {
+    if (num_warm_ == 0) return sink_.respond(*std::move(first_failure_));
+    OrderedJson json = {{"status", "warm"},
+                        {"num_prompts", request_.num_prompts},
+                        {"num_computed", num_warm_},
+                        {"prompt_tokens", num_tokens_},
+                        {"errors", errors_}};
+    sink_.respond(json_response(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)));
+  }
+
+  ServiceContext& context_;
+  const ExchangeCount count_;
+  HttpRequest http_;  // for its key and its headers
+  ResponseSink& sink_;
+  WarmRequest request_;
+  std::vector<std::unique_ptr<Call>> calls_;  // null: not started, or ended
+  std::size_t next_ = 0;
+  std::size_t num_ended_in_order_ = 0;
+  std::size_t num_running_ = 0;
+  std::size_t num_warm_ = 0;
+  std::int64_t num_tokens_ = 0;
+  OrderedJson errors_ = OrderedJson::array();
+  std::optional<HttpResponse> first_failure_;
+  const std::shared_ptr<WarmCall*> self_;
+};
+
+Result<Answer> try_warm(ServiceContext& context, const HttpRequest& http,
+                        const Result<WarmRequest>& parsed, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(WarmRequest request, parsed);
+  if (request.num_prompts > context.config.max_warm_prompts)
+    return invalid_argument("there are " + std::to_string(request.num_prompts) +
+                                " prompts, max-warm-prompts is " +
+                                std::to_string(context.config.max_warm_prompts),
+                            "prompts");
+  return Answer(std::make_unique<WarmCall>(context, http, sink, std::move(request)));
+}
+
+// ---- export and import --------------------------------------------------------------------------
+
+constexpr std::size_t kMaxNameBytes = 128;
+
+/// Of a folder within the server's own.
+Result<std::string> parse_cache_name(std::string_view body) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
+  fields.require("name");
+  std::string name = fields.text("name").value_or("");
+  RETURN_IF_ERROR(fields.result());
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (name.empty() || name.size() > kMaxNameBytes || name.front() == '.' ||
+      !std::ranges::all_of(name, is_allowed))
+    return invalid_argument("name must be 1 to " + std::to_string(kMaxNameBytes) +
+                                " letters, digits, '.', '_' and '-', and not begin with '.'",
+                            "name");
+  return name;
+}
+
+Result<Answer> try_move_cache(ServiceContext& context, bool is_import,
+                              const Result<std::string>& parsed, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(const std::string name, parsed);
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.move_cache(
+      {.is_import = is_import, .folder = context.config.admin_cache_directory + "/" + name},
+      call->reply<CacheMoved>([is_import](const CacheMoved& moved) {
+        if (moved.error) return error_response(*moved.error);
+        std::string json = is_import ? R"({"status":"imported","num_blocks":)"
+                                     : R"({"status":"exported","num_blocks":)";
+        append_json_integer(json, moved.num_blocks);
+        return json_response(json + "}");
+      }));
+  return Answer(std::move(call));
+}
+
+Prepared prepare_move(std::string_view body, bool is_import) {
+  return [parsed = parse_cache_name(body), is_import](ServiceContext& context, const HttpRequest&,
+                                                      ResponseSink& sink) {
+    return try_move_cache(context, is_import, parsed, sink);
+  };
+}
+
+}  // namespace
+
+Prepared prepare_warm(std::string_view body, const ServerDefaults& defaults) {
+  return [parsed = parse_warm_request(body, defaults)](
+             ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+    return try_warm(context, http, parsed, sink);
+  };
+}
+
+Prepared prepare_cache_export(std::string_view body, const ServerDefaults&) {
+  return prepare_move(body, /*is_import=*/false);
+}
+
+Prepared prepare_cache_import(std::string_view body, const ServerDefaults&) {
+  return prepare_move(body, /*is_import=*/true);
+}
+
+Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
+                                 ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches(
+      {.prefix_cache = true,
+       .preempt_running = query_flag(http.target, "reset_running_requests"),
+       .connector = query_flag(http.target, "reset_external")},
+      call->reply<CachesReset>([](const CachesReset& reset) {
+        return json_response(reset.ok ? R"({"success":true})" : R"({"success":false})");
+      }));
+  return call;
+}
+
+}  // namespace troupe

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""The prefix cache as its users want it: kept over a restart, warmed, exported, imported, pinned. Counted by the usage."""
+import json
+import pathlib
+import signal
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+from support import DEADLINE_S, Server, wait_until
+
+COMMON = ("--block-size", "16", "--log-stats-interval-s", "0", "--enable-prompt-tokens-details", "--served-model-name", "demo")
+LONG = " ".join(f"Sentence {number} says that the tower has {number * 7 % 101} steps." for number in range(40))
+
+
+def send(server, path, body=None, method="POST"):
+    """Status and answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.loads(refused.read())
+
+
+def clear(server, path):
+    """It is refused while blocks are in use, as those of a request that has just ended may be."""
+    wait_until(lambda: send(server, path, method="DELETE") == (200, {"success": True}), "the cache to be cleared")
+
+
+def complete(server, text, **more):
+    """Text, cached tokens of the prompt, all its tokens, and where the cached ones were."""
+    status, answer = send(server, "/v1/completions", {"model": "demo", "prompt": text, "max_tokens": 8, "temperature": 0, **more})
+    if status != 200:
+        raise AssertionError(answer)
+    details = answer["usage"]["prompt_tokens_details"]
+    return (answer["choices"][0]["text"], details["cached_tokens"], answer["usage"]["prompt_tokens"],
+            details.get("cached_tokens_by_source"))
+
+
+def message(server, system, question, control=None):
+    """Input tokens by what the cache had to do with them."""
+    block = {"type": "text", "text": system, **({"cache_control": control} if control else {})}
+    status, answer = send(server, "/v1/messages", {"model": "demo", "max_tokens": 4, "temperature": 0, "system": [block],
+                                                   "messages": [{"role": "user", "content": question}]})
+    if status != 200:
+        raise AssertionError(answer)
+    return answer["usage"]
+
+
+class PrefixCache(unittest.TestCase):
+    def test_a_killed_server_has_its_cache_again(self):
+        for ranks in ("1", "2"):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
+                options = (*COMMON, "--max-model-len", "1024", "--tensor-parallel-size", ranks, "--prefix-cache-snapshot", folder)
+                with Server(*options) as server:
+                    text, cached, total, _ = complete(server, LONG)
+                    self.assertEqual(cached, 0)
+                    self.assertGreater(total, 512)  # beyond the windows of the model
+                    # A file of each rank for each block of the model's three groups of layers.
+                    num_files = 3 * (total // 16) * int(ranks)
+                    wait_until(lambda: len(list(pathlib.Path(folder).rglob("*.kv"))) >= num_files, "the blocks to be written")
+                    server.stop(signal.SIGKILL)
+                with Server(*options) as server:
+                    again, cached, _, source = complete(server, LONG)
+                    self.assertEqual(again, text)
+                    self.assertGreaterEqual(cached, total - 2 * 16 * 4)
+                    self.assertEqual(source, {"device": 0, "host": 0, "disk": cached, "remote": 0, "peer": 0})
+                    self.assertEqual(complete(server, LONG)[3], None)  # now it is in the device's own
+
+    def test_a_snapshot_has_a_limit_and_goes_with_other_connectors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+            options = (*COMMON, "--max-model-len", "1024", "--prefix-cache-snapshot", folder, "--prefix-cache-snapshot-bytes",
+                       str(4 << 20), "--kv-transfer-config", json.dumps(config))
+            with Server(*options) as server:
+                complete(server, LONG)
+                complete(server, "Other. " + LONG)
+            files = list(pathlib.Path(folder).rglob("*.kv"))
+            self.assertTrue(files)
+            self.assertLessEqual(sum(file.stat().st_size for file in files), 4 << 20)
+
+    def test_prompts_are_warmed_and_the_cache_is_exported_and_imported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+            options = (*COMMON, "--max-model-len", "1024", "--kv-transfer-config", json.dumps(config), "--admin-cache-directory",
+                       folder, "--max-warm-prompts", "4")
+            chat = {"messages": [{"role": "system", "content": LONG[:600]}, {"role": "user", "content": "Who are you?"}]}
+            with Server(*options) as server:
+                status, warm = send(server, "/admin/cache/warm", {"prompts": [LONG], "conversations": [chat]})
+                self.assertEqual((status, warm["num_prompts"], warm["num_computed"], warm["errors"]), (200, 2, 2, []), warm)
+                text, cached, total, source = complete(server, LONG)
+                self.assertGreaterEqual(cached, total - 2 * 16 * 4)
+                self.assertEqual(source, None)
+                _, answer = send(server, "/v1/chat/completions", {**chat, "max_tokens": 4})
+                usage = answer["usage"]
+                self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"] - 2 * 16 * 4)
+                # One that is wrong does not keep others from being warmed.
+                status, warm = send(server, "/admin/cache/warm", {"prompts": ["a", LONG * 9]})
+                self.assertEqual((status, warm["num_computed"], warm["errors"][0]["index"]), (200, 1, 1), warm)
+                self.assertEqual(send(server, "/admin/cache/warm", {"prompts": ["a"] * 5})[0], 400)
+                self.assertEqual(send(server, "/admin/cache/warm", {})[0], 400)
+                status, moved = send(server, "/admin/cache/export", {"name": "monday"})
+                self.assertEqual((status, moved["status"]), (200, "exported"))
+                self.assertGreaterEqual(moved["num_blocks"], total // 16)
+                self.assertEqual(send(server, "/admin/cache/import", {"name": "tuesday"})[0], 404)
+                self.assertEqual(send(server, "/admin/cache/import", {"name": "../monday"})[0], 400)
+                # What a reset has emptied, the connector's memory included, is computed anew.
+                clear(server, "/admin/cache?reset_external=true")
+                self.assertEqual(complete(server, LONG)[1], 0)
+            with Server(*options) as server:
+                status, moved = send(server, "/admin/cache/import", {"name": "monday"})
+                self.assertEqual((status, moved["status"]), (200, "imported"), moved)
+                again, cached, _, source = complete(server, LONG)
+                self.assertEqual(again, text)
+                self.assertGreaterEqual(cached, total - 2 * 16 * 4)
+                self.assertEqual(source["host"], cached)
+
+    def test_a_marked_prefix_stays_in_a_cache_that_others_fill(self):
+        # Room for one long request and little more; a pin may have half of it.
+        options = (*COMMON, "--max-model-len", "512", "--num-gpu-blocks-override", "400", "--max-pinned-cache-share", "0.6")
+        fillers = [" ".join(f"Filler {number} of {batch}." for number in range(30)) for batch in range(30)]
+        system = LONG[:400]
+        with Server(*options) as server:
+            def after_others(control):
+                first = message(server, system, "Who are you?", control)
+                for filler in fillers:
+                    complete(server, filler)
+                return first, message(server, system, "What is the weather in Paris?", control)
+            first, second = after_others(None)
+            self.assertEqual((first["cache_read_input_tokens"], second["cache_read_input_tokens"]), (0, 0))
+            self.assertEqual(server.metric("troupe:pinned_cache_blocks"), 0)
+            first, second = after_others({"type": "ephemeral", "ttl": "1h"})
+            self.assertGreater(first["cache_read_input_tokens"] + first["cache_creation_input_tokens"], 150)
+            self.assertGreaterEqual(second["cache_read_input_tokens"], 160)
+            self.assertGreater(server.metric("troupe:pinned_cache_blocks"), 0)
+            # It gives way to a reset.
+            clear(server, "/admin/cache")
+            self.assertEqual(message(server, system, "Who are you?")["cache_read_input_tokens"], 0)
+            self.assertEqual(server.metric("troupe:pinned_cache_blocks"), 0)
+            for control, text in (({"type": "lasting"}, "ephemeral"), ({"type": "ephemeral", "ttl": "2h"}, "5m or 1h")):
+                status, answer = send(server, "/v1/messages", {
+                    "model": "demo", "max_tokens": 4, "cache_control": control,
+                    "messages": [{"role": "user", "content": "Who are you?"}]})
+                self.assertEqual(status, 400)
+                self.assertIn(text, answer["error"]["message"])
+
+
+if __name__ == "__main__":
+    unittest.main()
