@@ -424,8 +424,9 @@ BOOST_AUTO_TEST_CASE(every_registered_architecture_has_a_configuration) {
     const std::string name(architecture->name);
     // What Llama's configuration has not, or otherwise.
     std::string fields;
-    if (name == "DeepseekV3ForCausalLM" || name == "WhisperForConditionalGeneration")
-      fields = R"("num_key_value_heads":4)";
+    if (name == "DeepseekV3ForCausalLM") fields = R"("num_key_value_heads":4)";
+    if (name == "WhisperForConditionalGeneration")
+      fields = R"("num_key_value_heads":4,"decoder_attention_heads":4)";
     if (name == "Mamba2ForCausalLM") fields = R"("num_heads":8,"head_dim":16)";
     const auto config = parse_model_config(llama(fields, name));
     BOOST_TEST(config.ok(),
