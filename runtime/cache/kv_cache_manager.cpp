@@ -100,8 +100,7 @@ bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
     coordinator_.adopt(request, slots.hit, num_computed, slots.num_external_tokens);
   coordinator_.extend(request, room, new_blocks);
   request.num_computed_tokens = slots.num_computed_tokens;
-  request.delays_caching |= slots.delay_caching;
-  if (settings_.prefix_caching && !request.delays_caching)
+  if (settings_.prefix_caching && !slots.delay_caching && !request.delays_caching)
     cache_blocks(request, std::min(num_tokens, request.num_tokens()));
   return true;
 }
@@ -406,6 +405,7 @@ RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
   answer.num_pinned_blocks = num_pinned_blocks();
   answer.evicted = take_evicted();
   if (!answer.fits) return answer;
+  known.delays_caching |= question.delay_caching;
   for (const GroupBlocks& group : known.groups) {
     answer.block_counts.push_back(static_cast<std::int32_t>(group.blocks.size()));
     answer.block_ids.insert(answer.block_ids.end(), group.blocks.begin(), group.blocks.end());

@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(so_it_does_in_two_stages_whichever_selects) {
     check_ratio_1({.pipeline_parallel_size = 2},
                   R"("blend_recompute_ratios":[1],"blend_check_layers":[)" + layer + "]");
 }
-BOOST_AUTO_TEST_CASE(so_it_does_with_caches_of_8_bits) {
+BOOST_AUTO_TEST_CASE(ratio_1_gives_the_same_bits_with_caches_of_8_bits) {
   check_ratio_1({.kv_cache_dtype = "int8"});
   check_ratio_1({.kv_cache_dtype = "fp8"});
 }

@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(an_unknown_connector_names_those_that_there_are) {
   BOOST_TEST(find_kv_connector(config).error().message ==
              "kv-transfer-config: kv_connector NixlConnector is unknown, there are "
              "OffloadingConnector, PeerConnector, ExampleConnector, LMCacheConnectorV1, "
-             "MultiConnector, DecodeBenchConnector");
+             "MultiConnector, BlendConnector, DecodeBenchConnector");
   config.module_path = "/missing.so";
   BOOST_TEST((find_kv_connector(config).error().code == ErrorCode::kNotFound));
 }
