@@ -115,8 +115,13 @@ class ResponseFollower final : public Exchange {
     while (!is_done_ && sink_.ready()) {
       const auto events = store_.events(id_, owner_, after_, kMaxBytes);
       if (!events.ok()) return fail(events.error());
-      begin();
-      if (events->text.empty() && !events->is_complete) return;
+      const bool is_first = !std::exchange(has_begun_, true);
+      if (is_first) begin();
+      if (events->text.empty() && !events->is_complete) {
+        // The head alone; what is not written is not sent, and the sink would not become ready.
+        if (is_first) sink_.write({}, false);
+        return;
+      }
       after_ = events->last;
       is_done_ = events->is_complete;
       sink_.write(events->text, is_done_);
@@ -124,7 +129,6 @@ class ResponseFollower final : public Exchange {
   }
 
   void begin() {
-    if (std::exchange(has_begun_, true)) return;
     sink_.begin({.status = 200,
                  .content_type = std::string(kResponsesDialect.stream_type),
                  .headers = {{"Cache-Control", "no-cache"}}});

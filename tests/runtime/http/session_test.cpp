@@ -378,6 +378,8 @@ BOOST_AUTO_TEST_CASE(the_prefix_cache_is_administered_with_a_key) {
   config.api_keys = {{"secret"}};
   const auto send = [&](const std::string& method, const std::string& target,
                         const std::string& body, bool has_key = true) {
+    session();
+    reopen();  // one that is refused before its body is read ends the connection
     return exchange(method + " " + target + " HTTP/1.1\r\nHost: h\r\n" +
                     (has_key ? "Authorization: Bearer secret\r\n" : "") +
                     "Content-Type: application/json\r\nContent-Length: " +
