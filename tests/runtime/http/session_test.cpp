@@ -1,5 +1,7 @@
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/base/hash.hpp"
+#include "runtime/http/response_store.hpp"
 #include "tests/runtime/http/session_fixture.hpp"
 
 namespace troupe {
@@ -497,6 +499,21 @@ BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {
   BOOST_TEST(has(text(), R"(http_response_size_bytes_count{handler="/v1/models"} 3.0)"));
   BOOST_TEST(has(text(), "http_request_duration_highr_seconds_count 5.0"));
   BOOST_TEST(!has(text(), "\"/health\""));
+}
+
+BOOST_AUTO_TEST_CASE(the_stream_of_a_stored_response_begins_before_it_has_news) {
+  const auto store = std::move(ResponseStore::open("", {})).value();
+  counters.responses = store.get();
+  const std::string begun = "data: 0\n\n";
+  const std::string news = "data: 1\n\n";
+  const StoredResponse queued{.response = "{}", .input = "[]", .messages = {}};
+  const ResponseRun nobodys{.owner = to_hex(sha256({}))};  // a client's without a key
+  const auto token = store->begin("resp_1", queued, nobodys, {.events = begun});
+  BOOST_REQUIRE(token.ok());
+  BOOST_TEST(starts(get("/v1/responses/resp_1?stream=true&starting_after=0"), 200));
+  BOOST_TEST(
+      store->append("resp_1", *token, {.events = news, .response = "{}", .is_final = true}).ok());
+  BOOST_TEST(has(drain_output(), news));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
