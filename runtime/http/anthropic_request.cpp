@@ -441,11 +441,8 @@ Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDe
   RETURN_IF_ERROR(add_tool_choice(given, chat));
   RETURN_IF_ERROR(add_stop_sequences(given, chat));
   RETURN_IF_ERROR(add_output_config(given, chat));
-  Result<ChatRequest> parsed = parse_chat_request(chat.dump(), defaults);
-  if (!parsed.ok()) return with_own_names(parsed.error(), kMessagesNames);
-  ChatRequest request = std::move(parsed).value();
-  if (auto& structure = request.params.structured_outputs)
-    structure->field = own_name(std::move(structure->field), kMessagesNames);
+  ASSIGN_OR_RETURN(ChatRequest request,
+                   parse_translated_request(chat.dump(), defaults, kMessagesNames));
   request.dialect = &kAnthropicDialect;
   request.api = &kAnthropicMessages;
   request.cache_breakpoints = std::move(breakpoints);

@@ -80,17 +80,26 @@ void replace_name(std::string& text, const RenamedField& field) {
   }
 }
 
-}  // namespace
-
-Error with_own_names(Error error, std::span<const RenamedField> fields) {
-  for (const RenamedField& field : fields) replace_name(error.message, field);
-  error.param = own_name(std::move(error.param), fields);
-  return error;
-}
-
 std::string own_name(std::string chat_name, std::span<const RenamedField> fields) {
   for (const RenamedField& field : fields) replace_name(chat_name, field);
   return chat_name;
+}
+
+}  // namespace
+
+Result<ChatRequest> parse_translated_request(std::string_view chat_body,
+                                             const ServerDefaults& defaults,
+                                             std::span<const RenamedField> fields) {
+  Result<ChatRequest> request = parse_chat_request(chat_body, defaults);
+  if (!request.ok()) {
+    Error error = request.error();
+    error.message = own_name(std::move(error.message), fields);
+    error.param = own_name(std::move(error.param), fields);
+    return error;
+  }
+  if (auto& structure = request->params.structured_outputs)
+    structure->field = own_name(std::move(structure->field), fields);
+  return request;
 }
 
 BodyShape shape_of_fields(std::span<const SameField> same, std::span<const OwnField> own,

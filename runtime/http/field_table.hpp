@@ -12,6 +12,7 @@
 
 #include "runtime/base/result.hpp"
 #include "runtime/http/body_shape.hpp"
+#include "runtime/http/openai_request.hpp"
 
 namespace troupe {
 
@@ -55,9 +56,11 @@ void copy_same_fields(const nlohmann::ordered_json& given, std::span<const SameF
 
 /// The chat API's name of a field, and that of the API whose request was rewritten.
 using RenamedField = std::pair<std::string_view, std::string_view>;
-/// An error of the chat API, with the names that the client has used.
-[[nodiscard]] Error with_own_names(Error error, std::span<const RenamedField> fields);
-[[nodiscard]] std::string own_name(std::string chat_name, std::span<const RenamedField> fields);
+/// As parse_chat_request, of a request that was translated: errors, now and of the grammar later,
+/// have the names that the client has used.
+[[nodiscard]] Result<ChatRequest> parse_translated_request(std::string_view chat_body,
+                                                           const ServerDefaults& defaults,
+                                                           std::span<const RenamedField> fields);
 
 /// `chat`: what the chat API reads.
 [[nodiscard]] BodyShape shape_of_fields(std::span<const SameField> same,

@@ -181,11 +181,8 @@ Result<Json> chat_message(const Json& given, const std::string& where, std::size
 
 Result<ChatRequest> as_ollama(const Json& chat, const ServerDefaults& defaults,
                               const ChatApi& api) {
-  Result<ChatRequest> parsed = parse_chat_request(chat.dump(), defaults);
-  if (!parsed.ok()) return with_own_names(parsed.error(), kOllamaNames);
-  ChatRequest request = std::move(parsed).value();
-  if (auto& structure = request.params.structured_outputs)
-    structure->field = own_name(std::move(structure->field), kOllamaNames);
+  ASSIGN_OR_RETURN(ChatRequest request,
+                   parse_translated_request(chat.dump(), defaults, kOllamaNames));
   request.dialect = &kOllamaDialect;
   request.api = &api;
   return request;

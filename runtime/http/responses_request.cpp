@@ -424,12 +424,10 @@ Result<ChatRequest> chat_of(ResponsesRequest request, const std::string& previou
   };
   request.settings.conversation = join(previous, request.messages);
   const std::string messages = join(request.instructions, request.settings.conversation);
-  Result<ChatRequest> parsed = parse_chat_request(
-      "{" + join(request.chat_fields, "\"messages\":[" + messages) + "]}", defaults);
-  if (!parsed.ok()) return with_own_names(parsed.error(), kResponseNames);
-  ChatRequest chat = std::move(parsed).value();
-  if (auto& structure = chat.params.structured_outputs)
-    structure->field = own_name(std::move(structure->field), kResponseNames);
+  ASSIGN_OR_RETURN(
+      ChatRequest chat,
+      parse_translated_request("{" + join(request.chat_fields, "\"messages\":[" + messages) + "]}",
+                               defaults, kResponseNames));
   chat.dialect = &kResponsesDialect;
   chat.api = &kResponses;
   chat.response = std::make_shared<const ResponseSettings>(std::move(request.settings));

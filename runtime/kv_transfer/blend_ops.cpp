@@ -1,14 +1,10 @@
 #include "runtime/kv_transfer/blend_ops.hpp"
 
-#include "messages/wire.hpp"
+#include "runtime/kv_transfer/metadata_text.hpp"
 
 namespace troupe {
 
-std::string pack_blend_ops(const BlendOps& ops) {
-  std::vector<char> bytes;
-  wire::encode(ops, bytes);
-  return {bytes.begin(), bytes.end()};
-}
+std::string pack_blend_ops(const BlendOps& ops) { return metadata_text(ops); }
 
 std::optional<BlendOps> unpack_blend_ops(std::string_view text) {
   BlendOps ops;

@@ -9,6 +9,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/base/philox.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
+#include "runtime/kv_transfer/metadata_text.hpp"
 
 namespace troupe {
 
@@ -72,9 +73,7 @@ class DecodeBenchConnector final : public KVConnector {
   }
   std::string build_connector_metadata(const SchedulerOutput&) override {
     if (next_.blocks.empty()) return {};
-    std::vector<char> text;
-    wire::encode(std::exchange(next_, {}), text);
-    return {text.begin(), text.end()};
+    return metadata_text(std::exchange(next_, {}));
   }
 
  private:

@@ -1,14 +1,10 @@
 #include "runtime/kv_transfer/lmcache_ops.hpp"
 
-#include "messages/wire.hpp"
+#include "runtime/kv_transfer/metadata_text.hpp"
 
 namespace troupe {
 
-std::string pack_lmcache_ops(const LMCacheOps& ops) {
-  std::vector<char> bytes;
-  wire::encode(ops, bytes);
-  return {bytes.begin(), bytes.end()};
-}
+std::string pack_lmcache_ops(const LMCacheOps& ops) { return metadata_text(ops); }
 
 std::optional<LMCacheOps> unpack_lmcache_ops(std::string_view text) {
   LMCacheOps ops;

@@ -8,6 +8,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
+#include "runtime/kv_transfer/metadata_text.hpp"
 
 namespace troupe {
 
@@ -128,9 +129,7 @@ class MultiKVConnector final : public KVConnector {
     metadata.num_holders.assign(num_holders_.begin(), num_holders_.end());
     const auto is_empty = [](const std::string& part) { return part.empty(); };
     if (std::ranges::all_of(metadata.parts, is_empty)) return {};
-    std::vector<char> text;
-    wire::encode(metadata, text);
-    return {text.begin(), text.end()};
+    return metadata_text(metadata);
   }
   void update_connector_output(const KVConnectorOutput& output) override {
     for (const RequestId id : output.finished_sending) num_holders_.erase(id);

@@ -13,6 +13,7 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/config/options.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
+#include "runtime/kv_transfer/metadata_text.hpp"
 
 namespace troupe {
 namespace {
@@ -276,9 +277,7 @@ std::string PeerKVConnector::build_connector_metadata(const SchedulerOutput&) {
   next_.wants_endpoint = std::cmp_less(endpoints_.size(), parallel_.world_size());
   if (next_.empty()) return {};
   next_.oldest_load = open_loads_.empty() ? last_load_ + 1 : open_loads_.begin()->first;
-  std::vector<char> text;
-  wire::encode(std::exchange(next_, {}), text);
-  return {text.begin(), text.end()};
+  return metadata_text(std::exchange(next_, {}));
 }
 
 void PeerKVConnector::update_connector_output(const KVConnectorOutput& output) {
