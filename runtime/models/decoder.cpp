@@ -190,12 +190,6 @@ std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size
 }
 
 Result<void> DecoderModel::check_blend() const {
-  if (!kept_layers_.empty())
-    return Error{
-        ErrorCode::kUnsupported,
-        "a draft head needs the hidden states of all tokens, and blended prompts have none "
-        "of those that are taken from pieces",
-        "kv-transfer-config"};
   auto number = stage_layers(config_.num_layers, parallel_).begin;
   for (const DecoderLayer& layer : layers_) {
     if (const std::string obstacle = layer.blend_obstacle(); !obstacle.empty())

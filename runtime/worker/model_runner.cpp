@@ -232,12 +232,14 @@ ModelLoaded ModelRunner::describe() const {
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
-  if (kv_blend_ != nullptr) RETURN_IF_ERROR(loaded_.model->check_blend());
-  if (kv_blend_ != nullptr && has_draft_head())
-    return Error{ErrorCode::kUnsupported,
-                 "a draft head takes the states of all tokens, and with BlendConnector not all are "
-                 "computed",
-                 "speculative-config"};
+  if (kv_blend_ != nullptr) {
+    RETURN_IF_ERROR(loaded_.model->check_blend());
+    if (has_draft_head())
+      return Error{ErrorCode::kUnsupported,
+                   "a draft head takes the states of all tokens, and with BlendConnector not all "
+                   "are computed",
+                   "speculative-config"};
+  }
   open_step_.reset();
   batch_.reset();
   if (encoder_) encoder_->clear();
