@@ -705,6 +705,8 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
                    parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
   limits.separator = blend_separator(transfer);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
+  limits.pins_prefixes =
+      caches_prefixes(options.engine, model) && options.engine.max_pinned_cache_share > 0;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }
 

@@ -112,7 +112,8 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   RETURN_IF_ERROR(check_prompt(prompt.token_ids, /*generates=*/!request.pooling));
   std::vector<PrefixPin> pins;
   if (const auto* const chat = std::get_if<ChatPrompt>(&request.prompt);
-      chat != nullptr && !request.cache_breakpoints.empty() && !request.truncate_prompt_tokens)
+      chat != nullptr && options_.pins_prefixes && !request.cache_breakpoints.empty() &&
+      !request.truncate_prompt_tokens)
     pins = pins_of(*chat, request.cache_breakpoints, prompt.token_ids, arrival);
   RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
@@ -307,9 +308,8 @@ void cut_content(nlohmann::ordered_json& message, std::int32_t length) {
 }
 
 /// The conversation up to a breakpoint; nullopt: there is no such place.
-std::optional<ChatPrompt> cut_at(const ChatPrompt& chat, const CacheBreakpoint& breakpoint) {
-  auto messages =
-      nlohmann::ordered_json::parse(chat.messages_json, nullptr, /*allow_exceptions=*/false);
+std::optional<ChatPrompt> cut_at(const ChatPrompt& chat, nlohmann::ordered_json messages,
+                                 const CacheBreakpoint& breakpoint) {
   if (!messages.is_array() || std::cmp_greater_equal(breakpoint.message, messages.size()))
     return std::nullopt;
   nlohmann::ordered_json& last = messages[static_cast<std::size_t>(breakpoint.message)];
@@ -337,8 +337,10 @@ std::vector<PrefixPin> InputProcessor::pins_of(const ChatPrompt& chat,
                                                const std::vector<TokenId>& token_ids,
                                                const InputContext& context) const {
   std::vector<PrefixPin> pins;
+  const auto messages =
+      nlohmann::ordered_json::parse(chat.messages_json, nullptr, /*allow_exceptions=*/false);
   for (const CacheBreakpoint& breakpoint : breakpoints) {
-    const std::optional<ChatPrompt> cut = cut_at(chat, breakpoint);
+    const std::optional<ChatPrompt> cut = cut_at(chat, messages, breakpoint);
     if (!cut) continue;
     const auto before = try_tokenize(*cut, context, /*must_fit=*/false);
     if (!before.ok()) continue;

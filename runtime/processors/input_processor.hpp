@@ -40,7 +40,8 @@ struct InputProcessorOptions {
   /// Texts are cut here before they are encoded, so that what is between two of them has the same
   /// tokens wherever it stands. Empty: nowhere.
   std::string separator;
-  bool is_pooling = false;  ///< requests are for embeddings, else for text
+  bool is_pooling = false;    ///< requests are for embeddings, else for text
+  bool pins_prefixes = true;  ///< else places marked with cache_control are not looked for
 };
 
 /// The size of the texts to render and tokenize.
