@@ -249,11 +249,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("kv-transfer-config", engine.kv_transfer_config,
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
            "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
-           "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
-           "MultiConnector: several of them; BlendConnector: pieces of prompts at any place; "
-           "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
-           "kv_load_failure_policy "
-           "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
+           "FileConnector: files; ExampleConnector: vLLM's files of whole prompts; "
+           "LMCacheConnectorV1: as LMCache; PeerConnector: other engines; MultiConnector: several "
+           "of them; BlendConnector: pieces of prompts at any place; DecodeBenchConnector: noise), "
+           "kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy (recompute, fail), "
+           "kv_connector_extra_config, kv_connector_module_path")
       .add("session-ttl-s", engine.session_ttl_s,
            "seconds for which the KV cache keeps the blocks of a session's last request "
            "(session_id, "

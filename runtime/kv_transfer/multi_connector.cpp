@@ -135,6 +135,12 @@ class MultiKVConnector final : public KVConnector {
     for (const RequestId id : output.finished_sending) num_holders_.erase(id);
     for (const auto& connector : connectors_) connector->update_connector_output(output);
   }
+  std::vector<std::pair<RequestId, std::string>> take_early_params() override {
+    std::vector<std::pair<RequestId, std::string>> params;
+    for (const auto& connector : connectors_)
+      for (auto& one : connector->take_early_params()) params.push_back(std::move(one));
+    return params;
+  }
   void on_failed_steps() override {
     for (const auto& connector : connectors_) connector->on_failed_steps();
   }

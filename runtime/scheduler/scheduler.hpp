@@ -240,6 +240,7 @@ class Scheduler {
   Task<std::vector<RequestId>> take_failed_loads(const SchedulerOutput& step,
                                                  const KVConnectorOutput& report);
   void take_transfer_results(const KVConnectorOutput& report);
+  void add_early_params(EngineCoreOutputs& outputs);
   [[nodiscard]] bool must_defer_free(const RequestState& request) const;
   void free_blocks(const RequestState& request);
   void pass_fence();

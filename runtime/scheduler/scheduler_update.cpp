@@ -121,6 +121,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   if (connector_ != nullptr) {
     co_await release_ended(std::span(outputs.outputs).first(num_results));
     if (!result.kv_connector.empty()) take_transfer_results(result.kv_connector);
+    add_early_params(outputs);
   }
   const auto by_client = [](const EngineCoreOutput& a, const EngineCoreOutput& b) {
     return a.client_index < b.client_index;

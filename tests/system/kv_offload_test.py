@@ -50,7 +50,7 @@ def transfer(connector, **extra):
 
 
 class KVOffload(unittest.TestCase):
-    @classmethod
+    FileConnector, ExampleConnector, SharedStorageConnectorclassmethod
     def setUpClass(cls):
         with Server("--max-model-len", "256", "--log-stats-interval-s", "0") as server:
             cls.expected = [ask(server, seed) for seed in range(4)]
@@ -75,7 +75,7 @@ class KVOffload(unittest.TestCase):
 
     def test_files_outlive_the_server(self):
         with tempfile.TemporaryDirectory() as folder:
-            options = (*OPTIONS, *transfer("ExampleConnector", shared_storage_path=folder))
+            options = (*OPTIONS, *transfer("FileConnector", shared_storage_path=folder))
             with Server(*options) as server:
                 self.answer_all(server)
             files = sorted(pathlib.Path(folder).rglob("*.kv"))
