@@ -43,12 +43,12 @@ SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
 /// Like vLLM not with drafts that are looked up, of which there are none in most steps: the next
 /// one waits to see. A draft model or head makes as many as are wanted, and they stay with the
 /// workers: the next step is planned with placeholders. But for a pipeline, whose first stage does
-/// not know them, and where their number adapts.
+/// not know them.
 bool plans_ahead(const EngineOptions& engine) {
   const SpeculativeDecoding speculative = speculative_decoding(engine);
-  return engine.async_scheduling && (speculative.num_draft_tokens == 0 ||
-                                     (speculative.has_draft_layers() && !speculative.adaptive &&
-                                      engine.pipeline_parallel_size == 1));
+  return engine.async_scheduling &&
+         (speculative.num_draft_tokens == 0 ||
+          (speculative.has_draft_layers() && engine.pipeline_parallel_size == 1));
 }
 
 /// What a draft head has at a position depends on the token behind it.
@@ -500,6 +500,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
+  config.speculative.adaptive = speculative.adaptive;
   // Both keep keys and values of what they guess.
   if (speculative.has_draft_layers())
     config.speculative.num_lookahead_tokens = speculative.num_draft_tokens;

@@ -241,7 +241,7 @@ void bind_options(OptionSet& set, Options& options) {
           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
           "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
           "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
-          "come true, the default with suffix")
+          "come true and where many requests run, true by default")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "

@@ -22,6 +22,7 @@
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/task.hpp"
+#include "runtime/scheduler/draft_budget.hpp"
 #include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/scheduler/fair_share.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
@@ -290,6 +291,7 @@ class Scheduler {
                                                     std::int32_t num_computed,
                                                     std::int32_t num_new) const;
   [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
+  [[nodiscard]] std::int32_t num_drafts_to_make(std::size_t num_scheduled);
   void advance_scheduled(const StepPlan& plan, SchedulerOutput& output);
   [[nodiscard]] std::vector<RequestState*> unfinished_in_order() const;
   void enqueue_waiting(RequestState* request);
@@ -364,6 +366,7 @@ class Scheduler {
   EncoderCacheStats encoder_stats_;
   EncoderTransferStats encoder_transfer_stats_;
   SpecDecodingStats spec_stats_;
+  DraftBudget draft_budget_;  ///< with speculative.adaptive
   std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations
 

@@ -26,6 +26,7 @@ struct SpeculativeConfig {
   std::int32_t draft_slots = 0;  ///< extra input rows per request
   /// K by the number of scheduled requests (index 0 unused); empty: always num_draft_tokens.
   std::vector<std::int32_t> dynamic_lookup;
+  bool adaptive = false;  ///< K is at most what DraftBudget thinks worth its cost
 };
 
 /// Roles of this engine in KV transfer.

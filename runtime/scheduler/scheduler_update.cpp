@@ -60,7 +60,10 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   outputs.outputs.reserve(result.ids.size());
   suspects_.record_result(result);
 
-  if (step.total_num_scheduled_tokens > 0) pass_fence();
+  if (step.total_num_scheduled_tokens > 0) {
+    pass_fence();
+    draft_budget_.on_done(now, step.total_num_scheduled_tokens);
+  }
   std::vector<RequestId> lost;
   if (!result.kv_connector.empty()) {
     CHECK(connector_ != nullptr);
@@ -160,6 +163,7 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
     const std::int32_t num_valid = result.num_drafts - result.num_invalid_drafts;
     spec_stats_.num_draft_tokens += num_valid;
     spec_stats_.num_accepted_tokens += num_accepted;
+    if (num_valid > 0) draft_budget_.on_verified(num_valid, num_accepted);
     for (std::int32_t i = 0; i < num_accepted; ++i)
       ++spec_stats_.num_accepted_per_position[static_cast<std::size_t>(i)];
     for (std::int32_t i = 0; i < num_valid; ++i)

@@ -2,6 +2,7 @@
 // The requests a worker knows, and the flat batch that one step makes of them.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -35,6 +36,9 @@ struct WorkerRequest {
   bool failed = false;  ///< it got no token where it should have
   /// A draft model's, behind token_ids: they take the place of its next step's placeholders.
   std::vector<TokenId> next_drafts;
+  /// The first of its tokens that a draft model still has to compute, of steps before.
+  static constexpr std::int32_t kNoneBehind = std::numeric_limits<std::int32_t>::max();
+  std::int32_t first_behind = kNoneBehind;
   std::int32_t num_drafts = 0;  ///< in its last step
   std::int32_t step_end = 0;    ///< of that step, these included; 0: there was none
   /// Which of the lists of samples that another rank sends holds its latest token, counted from 1;

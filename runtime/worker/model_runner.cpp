@@ -558,6 +558,7 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
     RETURN_IF_ERROR(peers_->status());
   }
   batch_->update(step);
+  num_drafts_to_make_ = step.num_drafts_to_make;
   if (suffix_proposer_)
     for (const RequestId id : step.finished_ids) suffix_proposer_->finish(id);
   move_blocks(step);
@@ -672,7 +673,7 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
     const ConstMatrix states = has_draft_head() && draft_model_->head()->takes_layer_inputs()
                                    ? loaded_.model->kept_layer_inputs()
                                    : step_hidden_;
-    draft_model_->propose(rows, states, peers_.get(), model_peers(), output);
+    draft_model_->propose(rows, num_drafts_to_make_, states, peers_.get(), model_peers(), output);
     RETURN_IF_ERROR(step_status());
     // The first stage has placeholders where the Scheduler has: they are no drafts on any stage.
     if (options_.parallel.pipeline_parallel_size == 1)
@@ -848,11 +849,11 @@ void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunne
     if (!row.samples || request.failed) continue;
     std::int64_t most = std::min(
         loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size()),
-        std::int64_t{options_.speculative.num_draft_tokens});
-    if (options_.speculative.adaptive && most > 0) {
+        std::int64_t{num_drafts_to_make_});
+    if (options_.speculative.adaptive) {
       request.draft_limit.observe(static_cast<std::int32_t>(row.drafts.size()),
                                   output.num_sampled[i] - 1);
-      most = request.draft_limit.next(static_cast<std::int32_t>(most));
+      if (most > 0) most = request.draft_limit.next(static_cast<std::int32_t>(most));
     }
     if (most <= 0) continue;
     std::vector<TokenId> drafts;

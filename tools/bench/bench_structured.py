@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-from support import DEADLINE_S, Server
+from bench_support import DEADLINE_S, Server
 
 ROUNDS = 7
 # As many records as fit: every stream has as many tokens as it asks for.
