@@ -217,9 +217,10 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
                              gather_logits_bytes(limits.max_num_logit_rows, head_.spec().num_rows,
                                                  parallel_.tensor_parallel_size));
   }
-  const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
-                                 .max_seq_len = config_.max_model_len,
-                                 .has_adapters = limits.adapters.has_value()};
+  const MixerLimits mixer_limits{
+      .max_num_tokens = num_tokens,
+      .max_seq_len = config_.max_model_len,
+      .adapter_ranks = limits.adapters ? most_adapter_ranks(limits.adapters->max_rank) : 0};
   if (limits.adapters) RETURN_IF_ERROR(adapter_batch_.reserve(num_tokens, *limits.adapters));
   for (const DecoderLayer& layer : layers_) {
     const MixerMemory memory = layer.memory(device_, mixer_limits);

@@ -95,16 +95,17 @@ std::optional<T> optional_integer(ConfigFields& fields, std::string_view key, st
 
 }  // namespace
 
+std::int32_t StateSpaceConfig::canonical_shards(std::int32_t shards) const noexcept {
+  while (num_heads % shards != 0 || (num_groups % shards != 0 && shards % num_groups != 0))
+    shards /= 2;
+  return shards;
+}
+
 std::int32_t ModelConfig::canonical_shards() const noexcept {
   std::int32_t shards = 4;
   const auto divides = [&](std::int64_t size) { return size % shards == 0; };
-  const auto divides_states = [&](const StateSpaceConfig& states) {
-    return divides(states.num_heads) &&
-           (divides(states.num_groups) || shards % states.num_groups == 0);
-  };
   while (!divides(num_heads) || !divides(intermediate_size) ||
-         (experts && !(divides(experts->intermediate_size) && divides(experts->shared_size))) ||
-         (state_space && !divides_states(*state_space)))
+         (experts && !(divides(experts->intermediate_size) && divides(experts->shared_size))))
     shards /= 2;
   return shards;
 }

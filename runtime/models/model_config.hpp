@@ -114,6 +114,9 @@ struct StateSpaceConfig {
   float max_dt = std::numeric_limits<float>::infinity();
   std::vector<float> multipliers;  ///< of z, x, B, C and dt; empty: none
   std::vector<bool> layers;        ///< which they are
+
+  /// Of ModelConfig::canonical_shards(), those that heads and groups can be divided in.
+  [[nodiscard]] std::int32_t canonical_shards(std::int32_t shards) const noexcept;
 };
 
 /// Falcon-H1's multipliers of what goes into a block and of what comes out of it.
@@ -230,8 +233,8 @@ struct ModelConfig {
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
-  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads,
-  /// also of state spaces, and intermediate sizes can be divided so, else 2, else 1.
+  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and
+  /// intermediate sizes can be divided so, else 2, else 1. State spaces may have fewer.
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 
