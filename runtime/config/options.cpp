@@ -240,19 +240,18 @@ void bind_options(OptionSet& set, Options& options) {
           "lookup: prompt_lookup_min, prompt_lookup_max), suffix (suffixes of earlier answers: "
           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
           "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
-          "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts at a low "
-          "acceptance "
-          "rate, the default with suffix")
+          "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
+          "come true, the default with suffix")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: encoder outputs are loaded from other engines and saved for them; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
            "ec_connector_extra_config, ec_connector_module_path")
       .add("kv-transfer-config", engine.kv_transfer_config,
-           "JSON object: KV cache blocks are stored outside of the device and loaded instead of "
-           "recomputed; fields: kv_connector (OffloadingConnector: host memory and files; "
+           "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
+           "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
            "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
-           "MultiConnector: several of them; BlendConnector: chunks of prompts at any position; "
-           "DecodeBenchConnector: random values), kv_role (kv_producer, kv_consumer, kv_both), "
+           "MultiConnector: several of them; BlendConnector: pieces of prompts at any place; "
+           "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
            "kv_load_failure_policy "
            "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
       .add("session-ttl-s", engine.session_ttl_s,

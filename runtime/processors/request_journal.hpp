@@ -37,8 +37,8 @@ namespace troupe {
 ///
 /// A prefill group computes a prompt only (prompt_of), as a request with an id of its own: that
 /// group may hold its blocks for long, also while the same request is sent there again. Its answer
-/// says where the KV is, and the request waits for a decode group. If either group is lost
-/// meanwhile it is started again.
+/// says where the KV is, and the request waits for a group that goes on. If either group is lost
+/// meanwhile it begins anew.
 ///
 /// Every added request ends once: with a finished output passed to `record`, or with one returned
 /// by a function here.
@@ -143,7 +143,7 @@ class RequestJournal {
     }
     std::optional<std::size_t> group;    // none: it waits
     std::optional<RequestId> prompt_id;  // the group computes its prompt, for another one
-    std::string kv_transfer_params;      // the answer of that group, for the next one
+    std::string kv_transfer_params;      // what that group has answered, for the next one
     bool aborted = false;                // the group has been told
     bool taken_back = false;             // it waits, and has been in a group before
   };

@@ -11,7 +11,7 @@ namespace troupe {
 
 /// The request for the prefill group: it generates one token, which is discarded.
 [[nodiscard]] GenerateRequest prompt_of(const GenerateRequest& request);
-/// Its kv_transfer_params: its KV is held for another group, as vLLM's proxies request it.
+/// Its kv_transfer_params: its KV is held for others, as vLLM's proxies ask for it.
 inline constexpr const char* kHoldParams =
     R"({"do_remote_decode": true, "do_remote_prefill": false})";
 
