@@ -32,7 +32,7 @@ namespace {
 
 /// On CPU the cache takes no more than this, unless one request of max_model_len needs it.
 constexpr std::int64_t kUsualCpuCacheBytes = std::int64_t{4} << 30;
-/// A rank may wait for a long prefill of another one; of those that are gone it hears at once.
+/// A rank may wait for a long prefill of another one; the loss of a rank is detected at once.
 constexpr double kPeerDeadlineS = 300;
 
 SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
@@ -86,7 +86,7 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
   return std::min(static_cast<std::int64_t>(share), enough);
 }
 
-/// The model's tokens attend to what its encoder makes of a request's input.
+/// The model's tokens attend to the encoder's output for the request's input.
 bool is_encoder_decoder(const ModelLoaded& model) {
   return std::ranges::any_of(model.kv_cache_specs, [](const LayerCacheSpec& layer) {
     return layer.spec.is<CrossAttentionSpec>();

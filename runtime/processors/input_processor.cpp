@@ -52,7 +52,7 @@ constexpr std::size_t kCompiledBytes = 32;
 std::size_t bytes_of(const Prompt& prompt) {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) return tokens->token_ids.size();
   const auto* chat = std::get_if<ChatPrompt>(&prompt);
-  // A client's own template may use any of them, and so may a picture, which another host may have.
+  // A client's own template may take any time, and so may an image that is fetched from a host.
   const bool is_any = chat != nullptr && (!chat->chat_template.empty() ||
                                           chat->messages_json.find("\"image") != std::string::npos);
   return text_bytes(prompt) + (is_any ? WorkQueue::kLongBytes : 0);
@@ -282,7 +282,7 @@ Result<std::vector<TokenId>> InputProcessor::encode(std::string_view text, bool 
   const auto behind = first.ids.begin() + static_cast<std::ptrdiff_t>(num_ids);
   ids.assign(first.ids.begin(), behind);
   end.assign(behind, first.ids.end());
-  // Of an empty piece it cannot be told what stands before it, and what behind: it all begins.
+  // An empty piece does not separate the tokens added before and after: all count as before.
   if (num_ids == 0) std::swap(ids, end);
   while (next < text.size()) {
     text.remove_prefix(next + separator.size());
@@ -330,8 +330,8 @@ std::optional<ChatPrompt> cut_at(const ChatPrompt& chat, nlohmann::ordered_json 
 
 }  // namespace
 
-/// A conversation that ends there begins with the same tokens, up to what the template writes
-/// behind a last message. Where it cannot be rendered, nothing is pinned.
+/// A conversation that ends there begins with the same tokens, except for those that the template
+/// adds after the last message. If it cannot be rendered, nothing is pinned.
 std::vector<PrefixPin> InputProcessor::pins_of(const ChatPrompt& chat,
                                                const std::vector<CacheBreakpoint>& breakpoints,
                                                const std::vector<TokenId>& token_ids,

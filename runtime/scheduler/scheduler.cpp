@@ -189,7 +189,7 @@ void Scheduler::free_request(RequestState& request) {
   ended_.push_back(&request);
 }
 
-/// Nobody uses its blocks any more.
+/// Its blocks are no longer used.
 void Scheduler::forget(RequestState& request) {
   if (std::exchange(request.holds_blocks_after_end, false)) --num_holding_after_end_;
   keep_blocks(request);
@@ -482,7 +482,7 @@ Result<void> Scheduler::start_cache_move(const MoveCache& what) {
                  "kv-transfer-config has to name one",
                  {}};
   if (connector_->is_moving())
-    return Error{ErrorCode::kUnavailable, "another export or import of the cache goes on", {}};
+    return Error{ErrorCode::kUnavailable, "another export or import of the cache is running", {}};
   return connector_->start_move(what);
 }
 

@@ -390,7 +390,7 @@ class Scheduler {
   std::unordered_map<std::string, std::int32_t> item_users_;  ///< by identifier
   /// Finished requests that keep their references in the encoder cache, with their identifiers.
   std::unordered_map<RequestId, std::vector<std::string>> delayed_releases_;
-  bool encoder_lookups_pending_ = false;  ///< the last plan waits for the connector to know
+  bool encoder_lookups_pending_ = false;  ///< the last plan waits for the connector's answer
 
   // Only with a KV connector.
   std::vector<RequestState*> ended_;  ///< the connector is not yet notified of them

@@ -66,8 +66,8 @@ void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
 
 // ---- items that are encoded ahead ---------------------------------------------------------------
 
-/// Those that the step may reach wait, but for one that has been encoded: the first one that is
-/// not cached is to be next.
+/// Chooses the next item to encode ahead: the first one that is not cached. Items that this step
+/// may reach are left to it, except one that has been encoded.
 void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs& question) {
   const auto is_in = [](const std::vector<std::int32_t>& list, std::int32_t item) {
     return std::ranges::find(list, item) != list.end();
@@ -87,9 +87,9 @@ void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs&
   }
 }
 
-/// Of the step that is planned. The workers have room for one such output. It waits for the step
-/// that needs it, but gives way where a request that holds blocks waits for another one, or where
-/// no request came to it.
+/// For the step being planned. The workers have space for one such output. It waits for the step
+/// that needs it, but is replaced if a request that holds blocks waits for another one, or if no
+/// request has reached it.
 void Scheduler::plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output) {
   const auto wanted = std::exchange(wanted_ahead_, std::nullopt);
   const bool is_reached = std::exchange(ahead_is_reached_, false);
