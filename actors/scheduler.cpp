@@ -98,6 +98,11 @@ struct PendingGrammar {
 /// GrammarFilled has come.
 using PendingMasks = std::shared_ptr<std::optional<GrammarMasks>>;
 
+/// What the grammars of a step's requests propose.
+struct PendingProposals {
+  std::vector<GrammarProposal> proposals;
+};
+
 struct PendingReset {
   ResetCaches what;
   caf::typed_response_promise<CachesReset> promise;
@@ -145,9 +150,9 @@ struct SchedulerState {
   /// Blocks of requests that have ended before are free: one more step reports it, also if there
   /// are no requests.
   bool reports_free_blocks = false;
-  std::deque<
-      std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, GrammarCompiled,
-                   GrammarFilled, WakeUp, PendingReset, PendingMove, PendingPause, PendingResume>>
+  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
+                          GrammarCompiled, GrammarFilled, PendingProposals, WakeUp, PendingReset,
+                          PendingMove, PendingPause, PendingResume>>
       inbox;
   std::optional<PendingMove> moving;  ///< answered when it is done
   std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
@@ -248,7 +253,12 @@ void take(StatefulSelf self, GrammarFilled& filled) {
   GrammarMasks masks = *std::move(*pending.mapped());
   send(self, scheduler.peers.output_processor,
        scheduler.core->end_structured(masks, now_seconds()));
+  scheduler.core->set_proposals(std::move(masks.proposals));
   send_masks(self, std::move(masks.output));
+}
+
+void take(StatefulSelf self, PendingProposals& pending) {
+  state(self).core->set_proposals(std::move(pending.proposals));
 }
 
 /// The usual masks end no request: nothing has to wait for them.
@@ -259,6 +269,8 @@ void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   std::optional<GrammarMasks>& masks = *pending->second;
   if (!masks->ended.empty()) return receive(self, filled);
   send_masks(self, std::move(masks->output));
+  if (!masks->proposals.empty())
+    scheduler.inbox.emplace_back(PendingProposals{std::move(masks->proposals)});
   scheduler.masks.erase(pending);
   advance(self);
 }
@@ -477,8 +489,10 @@ void advance(StatefulSelf self) {
     if (!scheduler.inbox.empty()) {
       auto message = std::move(scheduler.inbox.front());
       scheduler.inbox.pop_front();
-      // Whether a result is news, its update tells.
-      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message);
+      // Whether a result is news, its update tells. Proposals are for plans that others bring
+      // about.
+      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message) &&
+                            !std::holds_alternative<PendingProposals>(message);
       std::visit([self](auto& arrived) { take(self, arrived); }, message);
       continue;
     }
