@@ -54,6 +54,9 @@ bool plans_ahead(const EngineOptions& engine) {
 /// What a draft head has at a position depends on the token behind it.
 constexpr std::int32_t kDraftHeadLookahead = 1;
 
+/// Longer jumps (a long name, or several) take another step.
+constexpr std::int32_t kMaxProposedTokens = 32;
+
 /// Embeddings of pictures that the workers keep.
 std::int32_t encoder_cache_size(const EngineOptions& engine) {
   return static_cast<std::int32_t>(engine.encoder_cache_size > 0 ? engine.encoder_cache_size
@@ -508,6 +511,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
     config.speculative.num_prefill_lookahead = kDraftHeadLookahead;
   else if (speculative.has_draft_layers())
     config.speculative.draft_slots = kDraftModelSlots;
+  if (!engine.disable_jump_forward && speculative.num_draft_tokens == 0 && !config.has_block_ops)
+    config.max_proposed_tokens = kMaxProposedTokens;
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   if (model.max_item_embeds > 0) {
     const std::int64_t most = engine.max_num_encoder_input_tokens > 0

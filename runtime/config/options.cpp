@@ -172,6 +172,10 @@ void bind_options(OptionSet& set, Options& options) {
            {"last", "least-work"})
       .add("async-scheduling", engine.async_scheduling,
            "schedule the next step while the current one runs")
+      .add("disable-jump-forward", engine.disable_jump_forward,
+           "compute text that a grammar all but determines token by token; otherwise it takes one "
+           "step, but for models with state layers and with speculative-config. The tokens are the "
+           "same")
       .add("watermark", engine.watermark,
            "fraction of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,

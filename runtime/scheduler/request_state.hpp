@@ -124,6 +124,10 @@ struct RequestState {
   std::optional<Error> grammar_error;  ///< compilation failed
   /// With drafts of one of its steps; if they are not accepted, it means nothing.
   std::optional<GrammarEnd> grammar_end;
+  GrammarProposal proposal;  ///< the last one; no tokens: there is none
+  /// Of the drafts that its grammar has proposed.
+  std::int32_t num_rejected_proposals = 0;
+  std::int32_t num_accepted_proposals = 0;
   bool grammar_error_reported = false;
 
   std::string session_id;
