@@ -147,6 +147,7 @@ struct ServerOptions {
   std::string tool_call_parser = "auto";
   std::string tool_strict_level = "auto";
   std::string reasoning_parser = "auto";
+  std::string reasoning_config;
   bool enable_auto_tool_choice = true;
   bool exclude_tools_when_tool_choice_none = false;
   bool resume = false;

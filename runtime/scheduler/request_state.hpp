@@ -89,6 +89,7 @@ struct RequestState {
   std::optional<LoraRequest> lora;
   std::vector<MultiModalFeature> mm_features;  ///< by ascending offset
   bool pooling = false;
+  std::int32_t second_text_begin = 0;  ///< as in EngineCoreRequest
   bool resumable = false;
   bool resubmitted = false;  ///< another engine computed its prompt before
   std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; nullopt: its end

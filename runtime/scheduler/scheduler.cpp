@@ -389,6 +389,7 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
       data.num_computed_tokens = request.num_computed_tokens;
       data.mm_features = request.mm_features;
       data.lora = request.lora;
+      data.second_text_begin = request.second_text_begin;
       auto next = entry.blocks.of(plan.blocks).begin();
       for (const std::int32_t n : entry.block_counts.of(plan.block_counts)) {
         data.block_ids.emplace_back(next, next + n);
