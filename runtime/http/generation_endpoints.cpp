@@ -71,7 +71,24 @@ std::string base_id(const ServiceContext& context, const HttpRequest& http,
   return must_be_new ? own + "-" + context.random_id() : own;
 }
 
-/// Headers that select the group of a request, and say how urgent it is.
+/// X-Enable-Blending, for requests that do not say so themselves (kv_transfer_params).
+Result<void> read_blending_header(const HttpRequest& http, std::string& kv_transfer_params) {
+  const std::string_view header = http.header("X-Enable-Blending");
+  if (header.empty()) return {};
+  if (header != "true" && header != "false")
+    return invalid_argument("X-Enable-Blending is \"" + std::string(header.substr(0, 32)) +
+                                "\", it must be true or false",
+                            "kv_transfer_params");
+  // Of a key that comes twice, the last value counts.
+  const bool has_fields = kv_transfer_params.find(':') != std::string::npos;
+  const std::string own = "{\"enable_blending\":" + std::string(header);
+  kv_transfer_params = has_fields
+                           ? own + "," + kv_transfer_params.substr(kv_transfer_params.find('{') + 1)
+                           : own + "}";
+  return {};
+}
+
+/// Headers that select the group of a request, how it is computed, and how urgent it is.
 Result<void> read_request_headers(const ServerDefaults& defaults, const HttpRequest& http,
                                     GenerationFields& request) {
   const std::string_view rank = http.header("X-data-parallel-rank");
@@ -105,7 +122,7 @@ Result<void> read_request_headers(const ServerDefaults& defaults, const HttpRequ
                                 " are allowed",
                             "session_id");
   }
-  return {};
+  return read_blending_header(http, request.placement.kv_transfer_params);
 }
 
 /// Stores the request, so that its stream can be resumed; null if there is no room for it.

@@ -5,6 +5,7 @@
 #include "runtime/kv_transfer/blend_connector.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
 #include "runtime/kv_transfer/lmcache_connector.hpp"
+#include "runtime/kv_transfer/multi_connector.hpp"
 
 namespace troupe {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::array kKinds = {
     KVConnectorKind{"SharedStorageConnector", make_example_connector,
                     make_example_connector_worker},
     KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker},
-    KVConnectorKind{"MultiConnector", make_multi_connector, make_multi_connector_worker},
+    KVConnectorKind{kMultiConnector, make_multi_connector, make_multi_connector_worker},
     KVConnectorKind{kBlendConnector, make_blend_connector, make_blend_connector_worker},
     KVConnectorKind{"DecodeBenchConnector", make_decode_bench_connector,
                     make_decode_bench_connector_worker},

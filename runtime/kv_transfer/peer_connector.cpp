@@ -90,7 +90,8 @@ PrefixDigest prefix_digest(const KVCacheRequest& identity, std::span<const Token
   KVCacheRequest what;
   what.token_ids = std::vector<TokenId>(tokens.begin(), tokens.end());
   what.cache_salt = identity.cache_salt;
-  if (identity.lora) what.lora = LoraRequest{.name = identity.lora->name};
+  if (identity.lora)
+    what.lora = LoraRequest{.name = identity.lora->name, .int_id = identity.lora->int_id};
   for (const MultiModalFeature& item : identity.mm_features)
     if (std::cmp_less(item.offset, tokens.size())) what.mm_features.push_back(item);
   std::vector<char> bytes;
