@@ -394,6 +394,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
     has_adapters_ = step->adapters != nullptr;
     peers->recv(writable_bytes_of(stream.residual), previous);
     peers->recv(writable_bytes_of(stream.x), previous);
+    if (num_kept > 0) peers->recv(writable_bytes_of(step_inputs_), previous);
   }
   auto number = static_cast<std::int32_t>(stage_layers(config_.num_layers, parallel_).begin);
   for (const DecoderLayer& layer : layers_) {
@@ -432,6 +433,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   if (blend != nullptr) send_selection(*peers, next);
   peers->send(writable_bytes_of(stream.residual), next);
   peers->send(writable_bytes_of(stream.x), next);
+  if (num_kept > 0) peers->send(writable_bytes_of(step_inputs_), next);
 }
 
 std::int64_t DecoderModel::max_item_rows() const noexcept {

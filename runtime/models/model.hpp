@@ -167,10 +167,10 @@ class Model {
   [[nodiscard]] virtual const AdapterTargets* adapter_targets() const noexcept { return nullptr; }
 
   /// From now on forward() keeps what goes into these layers, of all tokens: for a draft head.
-  /// Errors: kUnsupported, such a model does not. Pre: ascending; before reserve(); this rank has
-  /// all layers.
+  /// Errors: kUnsupported, such a model does not. Pre: ascending; before reserve(); all stages are
+  /// told, and each hands on what it has.
   virtual Result<void> keep_layer_inputs(std::vector<std::int32_t> layers);
-  /// Of the last batch: [num_tokens, layers * hidden_size].
+  /// Of the last batch, on the last stage: [num_tokens, layers * hidden_size].
   [[nodiscard]] virtual ConstMatrix kept_layer_inputs() const;
   /// out[t] = the embedding of the t-th token of the batch as it is stored, for a draft head that
   /// has none; device_batch is `batch` with addresses that kernels read.

@@ -163,6 +163,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
     ASSIGN_OR_RETURN(runner->draft_model_,
                      DraftModel::load(options, *runner->device_, runner->loaded_, progress));
   }
+  if (!options.parallel.is_last_stage())
+    RETURN_IF_ERROR(DraftModel::prepare_stage(options, runner->loaded_));
   RETURN_IF_ERROR(runner->reserve_memory());
   return runner;
 }

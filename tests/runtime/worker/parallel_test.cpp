@@ -700,7 +700,9 @@ BOOST_AUTO_TEST_CASE(the_last_stage_drafts_what_one_rank_does) {
     std::string folder;
   };
   for (const Drafter& drafter :
-       {Drafter{DraftHeadKind::kNone, model}, {DraftHeadKind::kEagle, head}}) {
+       {Drafter{DraftHeadKind::kNone, model},
+        {DraftHeadKind::kEagle, head},
+        {DraftHeadKind::kEagle3, TROUPE_GOLDEN_DIR "/draft_heads/llama_eagle3"}}) {
     std::vector<TokenId> alone;
     for (const auto& [tensor, pipeline] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
       BOOST_TEST_CONTEXT(drafter.folder << ", " << tensor << " by " << pipeline) {
