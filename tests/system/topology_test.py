@@ -460,7 +460,7 @@ class Topologies(unittest.TestCase):
 
     def test_a_process_that_never_comes_is_replaced(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--node-timeout-s", "1") as server:
-            while "node worker-0 has not come within 5000 ms" not in server.log():  # unless it was faster than this
+            while "node worker-0 did not join within 5000 ms" not in server.log():  # unless it was faster than this
                 worker = server.nodes()["worker-0"]
                 count = server.log().count("engine restarted")
                 os.kill(worker, signal.SIGKILL)
