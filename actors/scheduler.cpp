@@ -189,7 +189,7 @@ void take(StatefulSelf self, GrammarFilled& filled) {
   send_masks(self, std::move(masks.output));
 }
 
-/// Most masks finish no request, so they need not wait for the core.
+/// The usual masks end no request: nothing has to wait for them.
 void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   SchedulerState& scheduler = state(self);
   const auto pending = scheduler.masks.find(filled.step);
@@ -415,7 +415,7 @@ void advance(StatefulSelf self) {
     if (!scheduler.inbox.empty()) {
       auto message = std::move(scheduler.inbox.front());
       scheduler.inbox.pop_front();
-      // Whether a result is news is known after its update.
+      // Whether a result is news, its update tells.
       scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message);
       std::visit([self](auto& arrived) { take(self, arrived); }, message);
       continue;
