@@ -104,7 +104,7 @@ Result<CacheServerConfig> make_config(const CacheServerOptions& options) {
   return config;
 }
 
-/// Values are of a few sizes, megabytes each: given back to the system and mapped anew, all of
+/// Values are of a few sizes, megabytes each: returned to the system and mapped again, all of
 /// their pages would be zeroed before they are received.
 void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
