@@ -245,7 +245,7 @@ class Topologies(unittest.TestCase):
                 self.assertEqual(len(refusals), 1, (reason, server.log()))
             server.wait_idle()
             before = cpu_seconds(server.process.pid)
-            time.sleep(0.5)  # those who connected and say nothing cost nothing
+            time.sleep(0.5)  # silent connections cost nothing
             self.assertLess(cpu_seconds(server.process.pid) - before, 0.2)
             self.assertNotIn("engine restarted", server.log())
             self.assertNotIn("connection failed", server.log())
