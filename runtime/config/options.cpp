@@ -273,7 +273,7 @@ void bind_options(OptionSet& set, Options& options) {
       .add("max-lora-rank", engine.max_lora_rank,
            "maximum rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)
       .add("max-cpu-loras", engine.max_cpu_loras,
-           "maximum number of adapters in a worker's memory; the least recently used is evicted, "
+           "maximum number of adapters in a worker's memory; the least recently used are evicted "
            "and "
            "reloaded on demand; 0: max-loras",
            0, kMaxCount)
@@ -394,9 +394,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("disable-uvicorn-access-log", server.disable_uvicorn_access_log,
            "do not log each request")
       .add("access-log", server.access_log,
-           "file for a JSON object per request; -: standard output; a new file is created when it "
-           "is "
-           "renamed, as by logrotate")
+           "file for a JSON object per request; -: standard output; a new file is created after a "
+           "rename, as by logrotate")
       .add("enable-request-id-headers", server.enable_request_id_headers,
            "return X-Request-Id in responses")
       .add("enable-server-load-tracking", server.enable_server_load_tracking,

@@ -363,7 +363,7 @@ std::string Supervision::check_found(std::size_t group, const GroupRecord* recor
   if (record->incarnation < slot.incarnation)
     return "it is of incarnation " + std::to_string(record->incarnation) + ", which has ended";
   if (router_ == kNobody || record->router_life != router_life_)
-    return "its request router is gone";
+    return "its request router was lost";
   if (record->loaded.size() != slot.workers.size())
     return "it has " + std::to_string(record->loaded.size()) + " workers, not " +
            std::to_string(slot.workers.size());
@@ -373,7 +373,7 @@ std::string Supervision::check_found(std::size_t group, const GroupRecord* recor
         std::any_of(node.records.begin(), node.records.end(), [&](const GroupRecord& each) {
           return each.group == group && each.incarnation == record->incarnation;
         });
-    if (!knows_it) return "node " + node.config.name + " has begun anew";
+    if (!knows_it) return "node " + node.config.name + " was restarted";
   }
   for (const Role role : kSpawnOrder) {
     if (find_running(group, *record, role).empty())

@@ -297,7 +297,7 @@ void Supervision::check(double now) {
       lose_node(index);
       recover_node(
           now, index,
-          "node " + slot.config.name + " has not come within " + milliseconds(join_timeout_s()),
+          "node " + slot.config.name + " did not join within " + milliseconds(join_timeout_s()),
           LossCause::kOutside);
     }
     if (slot.has_process && slot.killed_at > 0 && now >= slot.killed_at)
