@@ -291,15 +291,20 @@ std::optional<char> CompiledGrammar::only_byte(GrammarState state) {
   if (expressions_.nullable(state)) return std::nullopt;
   const ByteClasses& classes = expressions_.classes();
   std::optional<char> only;
+  std::optional<char> blank;
+  std::size_t num_blanks = 0;
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const auto byte = static_cast<char>(classes.representative(c));
     if (expressions_.step(state, classes.representative(c)) == kNothing) continue;
-    const bool is_blank = WhitespaceStyle::is_blank(byte);
-    if (is_blank && classes.num_bytes(c) == 1) continue;
+    if (classes.num_bytes(c) == 1 && WhitespaceStyle::is_blank(byte)) {
+      blank = byte;
+      ++num_blanks;
+      continue;
+    }
     if (only || classes.num_bytes(c) > 1) return std::nullopt;
     only = byte;
   }
-  return only;
+  return !only && num_blanks == 1 ? blank : only;
 }
 
 std::string CompiledGrammar::likely_text(GrammarState state, WhitespaceStyle style,
@@ -310,7 +315,10 @@ std::string CompiledGrammar::likely_text(GrammarState state, WhitespaceStyle sty
     const std::optional<char> next = only_byte(state);
     if (!next) return text;
     const std::size_t begin = text.size();
-    text += style.before(*next);
+    const std::string_view run =
+        WhitespaceStyle::is_blank(*next) ? std::string_view() : style.before(*next);
+    if (!run.empty() && expressions_.step(state, static_cast<unsigned char>(run[0])) != kNothing)
+      text += run;
     text += *next;
     for (std::size_t i = begin; i < text.size(); ++i) {
       state = expressions_.step(state, static_cast<unsigned char>(text[i]));

@@ -81,8 +81,8 @@ class CompiledGrammar {
       std::shared_ptr<const GrammarBuilder> source,
       std::shared_ptr<const GrammarVocabulary> vocabulary);
 
-  /// The one byte that may follow, blanks apart; none if there are others, or if nothing need
-  /// follow.
+  /// The one byte that may follow, if need be beside blanks; none if there are others, or if
+  /// nothing need follow.
   std::optional<char> only_byte(GrammarState state);
   const Mask& mask(GrammarState state);
   Mask compute_mask(GrammarState state);

@@ -24,7 +24,9 @@ void WhitespaceStyle::read(char c) {
   const char kind = kind_of(c);
   runs_[{last_, kind}] = run_;
   if (last_ == ':') behind_colon_ = run_;
-  if (last_ == ',') behind_comma_ = run_;
+  // Where each item has a line of its own, so has the second one.
+  const bool is_line = (last_ == '{' || last_ == '[') && run_.find('\n') != std::string::npos;
+  if (last_ == ',' || is_line) behind_comma_ = run_;
   run_.clear();
   last_ = kind;
 }
