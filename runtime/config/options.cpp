@@ -422,10 +422,11 @@ void bind_options(OptionSet& set, Options& options) {
            "format of the model's reasoning: auto (by the chat template), none, or one of "
            "deepseek_r1, deepseek_v3, qwen3, glm45, kimi_k2, minimax_m2, seed_oss, mistral, "
            "granite, openai_gptoss")
-      .add("reasoning-config", server.reasoning_config,
-           "JSON object for thinking_token_budget of requests: reasoning_end_str is generated where "
-           "the budget is spent (default: the marker that ends reasoning, which it has to have), "
-           "reasoning_start_str begins what is counted")
+      .add(
+          "reasoning-config", server.reasoning_config,
+          "JSON object for thinking_token_budget of requests: reasoning_end_str is generated where "
+          "the budget is spent (default: the marker that ends reasoning, which it has to have), "
+          "reasoning_start_str begins what is counted")
       .add("enable-auto-tool-choice", server.enable_auto_tool_choice,
            "parse tool calls if a request has tools and does not force a call")
       .add("exclude-tools-when-tool-choice-none", server.exclude_tools_when_tool_choice_none,

@@ -79,8 +79,7 @@ ToolChoice read_tool_choice(const JsonFields& fields) {
         const std::optional<JsonFields> candidate = tool.object("function");
         known |= candidate && candidate->text("name") == name;
       });
-      if (!known)
-        return wrong_choice(fields, "tool_choice names a function that is not in tools");
+      if (!known) return wrong_choice(fields, "tool_choice names a function that is not in tools");
       return {.mode = ToolMode::kRequired, .function = *name};
     }
     default:
@@ -161,8 +160,10 @@ Result<void> hold_begun_calls(ToolStrictLevel level, const std::string& tools,
   grammar.texts = {*std::move(tag)};
   request.params.structured_outputs = std::move(grammar);
   // Elsewhere markers tell calls from reasoning, and they may begin in it.
-  if (answer.reasoning && has_calls_at_start(*answer.tools))
-    begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning, /*is_text=*/false);
+  if (answer.reasoning && has_calls_at_start(*answer.tools) &&
+      !begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning,
+                            /*is_text=*/false))
+    return invalid_argument("tools are nested too deep", "tools");
   return {};
 }
 
@@ -213,8 +214,8 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
     if (!held.ok()) return fields.fail(held.error());
   }
   read_thinking_budget(fields, defaults, answer.reasoning, request.params);
-  if (request.prompt.tools_json.find("\"strict\"") != std::string::npos)
-    request.prompt.tools_json = without_strict(request.prompt.tools_json);
+  if (!request.prompt.tools_json.empty())
+    request.prompt.tools_json = shown_tools(request.prompt.tools_json);
   // Markers that are special tokens must be seen.
   if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||
       (answer.reasoning && answer.reasoning->has_special_tokens)) {

@@ -9,8 +9,8 @@
 #include "runtime/http/conversation_fit.hpp"
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
-#include "runtime/http/generation_fields.hpp"
 #include "runtime/http/generation.hpp"
+#include "runtime/http/generation_fields.hpp"
 #include "runtime/http/json_fields.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
@@ -90,7 +90,7 @@ Result<void> read_blending_header(const HttpRequest& http, std::string& kv_trans
 
 /// Headers that select the group of a request, how it is computed, and how urgent it is.
 Result<void> read_request_headers(const ServerDefaults& defaults, const HttpRequest& http,
-                                    GenerationFields& request) {
+                                  GenerationFields& request) {
   const std::string_view rank = http.header("X-data-parallel-rank");
   if (!rank.empty()) {
     std::int32_t number = -1;

@@ -300,11 +300,10 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   read_priority(fields, defaults, request);
   if (auto ids = fields.tokens("logprob_token_ids", defaults.vocab_size)) {
     if (ids->size() > kMaxLogprobTokenIds)
-      fields.wrong_value("logprob_token_ids", "logprob_token_ids has " +
-                                                  std::to_string(ids->size()) +
-                                                  " token ids, at most " +
-                                                  std::to_string(kMaxLogprobTokenIds) +
-                                                  " are allowed");
+      fields.wrong_value("logprob_token_ids",
+                         "logprob_token_ids has " + std::to_string(ids->size()) +
+                             " token ids, at most " + std::to_string(kMaxLogprobTokenIds) +
+                             " are allowed");
     params.logprob_token_ids = *std::move(ids);
   }
   if (const auto rank = fields.integer("data_parallel_rank",

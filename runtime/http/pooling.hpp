@@ -1,6 +1,7 @@
 #pragma once
 // Requests for embeddings of texts, and for what is computed of them: scores, and documents by
-// their relevance; and for classes of texts. Pooling models only. Names, defaults and ranges are vLLM's.
+// their relevance; and for classes of texts. Pooling models only. Names, defaults and ranges are
+// vLLM's.
 
 #include <memory>
 #include <span>

@@ -111,8 +111,7 @@ std::string classes_json(const PoolingRequest& request, const PoolingAnswer& ans
   json += ",\"data\":";
   std::size_t index = 0;
   append_json_array(json, answer.embeddings, [&](std::string& out, const auto& numbers) {
-    const auto best =
-        static_cast<std::size_t>(std::ranges::max_element(numbers) - numbers.begin());
+    const auto best = static_cast<std::size_t>(std::ranges::max_element(numbers) - numbers.begin());
     CHECK(best < request.labels.size(), best, request.labels.size());
     out += "{\"index\":";
     append_json_integer(out, index++);

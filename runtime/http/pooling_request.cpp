@@ -96,8 +96,8 @@ PromptSizes sizes_of(const std::vector<Prompt>& prompts) {
     if (const auto* tokens = std::get_if<TokensPrompt>(&prompt))
       sizes.num_tokens += static_cast<std::int64_t>(tokens->token_ids.size());
     else if (const auto* text = std::get_if<TextPrompt>(&prompt))
-      sizes.num_bytes += static_cast<std::int64_t>(text->text.size() +
-                                                   (text->second ? text->second->size() : 0));
+      sizes.num_bytes +=
+          static_cast<std::int64_t>(text->text.size() + (text->second ? text->second->size() : 0));
   }
   return sizes;
 }
@@ -115,11 +115,11 @@ Result<PoolingRequest> finished(const JsonFields& fields, const ServerDefaults& 
 void check_task(const JsonFields& fields, const ServerDefaults& defaults, bool classifies) {
   if (defaults.pooler.type == PoolingType::kNone || defaults.pooler.classifies() == classifies)
     return;
-  fields.fail(
-      {ErrorCode::kUnsupported,
-       classifies ? "the model gives embeddings, it does not classify texts: see /v1/embeddings"
-                  : "the model classifies texts, it gives no embeddings: see /classify and /score",
-       "model"});
+  fields.fail({ErrorCode::kUnsupported,
+               classifies
+                   ? "the model gives embeddings, it does not classify texts: see /v1/embeddings"
+                   : "the model classifies texts, it gives no embeddings: see /classify and /score",
+               "model"});
 }
 
 /// `input`, or a conversation in `messages`.

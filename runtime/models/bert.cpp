@@ -215,8 +215,8 @@ class BertModel final : public Model {
   void embed(const LayerStep& step, Matrix x, Matrix added, Scratch scratch) {
     const ForwardBatch& batch = step.device_batch;
     look_up(step, words_, config_.vocab_size, 0, batch.token_ids.data(), x);
-    look_up(step, positions_, config_.max_positions, config_.first_position,
-            batch.positions.data(), added);
+    look_up(step, positions_, config_.max_positions, config_.first_position, batch.positions.data(),
+            added);
     // Where there is one type alone, tokenizers may number two.
     if (batch.token_types.empty() || config_.num_token_types == 1) {
       step.ops.add_bias(step.context, {.bias = first_type_.data(), .out = added});

@@ -4,8 +4,8 @@
 
 namespace troupe {
 
-ClassificationHead::Layer::Layer(WeightLoader& loader, const std::string& name,
-                                 std::int64_t rows, std::int64_t num_cols)
+ClassificationHead::Layer::Layer(WeightLoader& loader, const std::string& name, std::int64_t rows,
+                                 std::int64_t num_cols)
     : num_rows(rows), weight(loader.rows(name, rows, num_cols)) {
   if (loader.has(name + ".bias")) bias = loader.values(name + ".bias", rows);
 }

@@ -165,7 +165,7 @@ class DecoderModel final : public Model {
   EmbeddingTable embedding_;
   std::vector<float> embedded_;  ///< rows on their way to the device
   RmsNorm final_norm_;
-  Linear head_;  ///< rows of this rank
+  Linear head_;                                ///< rows of this rank
   std::optional<ClassificationHead> classes_;  ///< of a classifier
   AdaptedMatrix adapted_embedding_;
   AdaptedMatrix adapted_head_;

@@ -58,8 +58,8 @@ struct ForwardBatch {
     std::span<const std::int32_t> table_rows;  ///< [num_tokens]: as block_table_rows
   };
 
-  std::span<const TokenId> token_ids;             ///< [num_tokens]
-  std::span<const std::int32_t> positions;        ///< [num_tokens]
+  std::span<const TokenId> token_ids;       ///< [num_tokens]
+  std::span<const std::int32_t> positions;  ///< [num_tokens]
   /// [num_tokens]: 1 for those of the second text of a pair, else 0. Empty: all are 0.
   std::span<const std::int32_t> token_types = {};
   std::span<const std::int32_t> query_start_loc;  ///< [num_seqs + 1]

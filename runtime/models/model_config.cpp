@@ -53,8 +53,7 @@ void read_labels(ConfigFields& root, ModelConfig& config) {
 }
 
 /// The first architecture of that list that is supported.
-Result<const RegisteredArchitecture*> find_named_architecture(ConfigFields& root,
-                                                              ModelTask& task) {
+Result<const RegisteredArchitecture*> find_named_architecture(ConfigFields& root, ModelTask& task) {
   const std::vector<std::string> names = root.texts("architectures");
   if (root.error()) return *root.error();
   std::string supported;
@@ -157,7 +156,8 @@ namespace {
 Result<ModelConfig> read_model_config(const json& parsed, bool is_gguf) {
   ConfigFields root(parsed, std::string(kFile));
   ModelConfig config;
-  ASSIGN_OR_RETURN(const RegisteredArchitecture* const architecture, architecture_of(root, config.task));
+  ASSIGN_OR_RETURN(const RegisteredArchitecture* const architecture,
+                   architecture_of(root, config.task));
   config.architecture = architecture->name;
   const json* nested = root.object("text_config");
   RETURN_IF_ERROR(check_text_config(root, *architecture, nested));

@@ -147,9 +147,9 @@ Result<PoolerConfig> classifier_config(const ModelConfig& config, std::string_vi
   pooler.normalize = true;
   RETURN_IF_ERROR(override_config(override_json, pooler));
   if (pooler.type != own_type)
-    return invalid_argument("pooler-config: pooling_type of this classifier is " +
-                                std::string(to_string(own_type)),
-                            "pooler-config");
+    return invalid_argument(
+        "pooler-config: pooling_type of this classifier is " + std::string(to_string(own_type)),
+        "pooler-config");
   if (!pooler.normalize) pooler.activation = ClassActivation::kNone;
   pooler.normalize = false;
   return pooler;

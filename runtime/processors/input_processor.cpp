@@ -276,8 +276,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_pair(
     for (const std::string* text : {&pair.text, &*pair.second})
       RETURN_IF_ERROR(check_text(*text, "prompt"));
   }
-  auto encoded =
-      tokenizer_->encode_pair(pair.text, *pair.second, pair.add_special_tokens, limits);
+  auto encoded = tokenizer_->encode_pair(pair.text, *pair.second, pair.add_special_tokens, limits);
   if (!encoded.ok()) return with_limit(std::move(encoded).error());
   std::vector<TokenId> ids;
   std::int32_t second_text_begin = 0;
@@ -288,10 +287,11 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_pair(
   }
   const auto num_second = std::ranges::count(encoded->sequence_ids, std::optional<int>(1));
   if (num_dropped > num_second)
-    return invalid_argument("truncate_prompt_tokens leaves no room for the second text of a pair, "
-                            "the first one has " +
-                                std::to_string(std::ssize(encoded->ids) - num_second) + " tokens",
-                            "truncate_prompt_tokens");
+    return invalid_argument(
+        "truncate_prompt_tokens leaves no room for the second text of a pair, "
+        "the first one has " +
+            std::to_string(std::ssize(encoded->ids) - num_second) + " tokens",
+        "truncate_prompt_tokens");
   std::int64_t num_left = num_second - num_dropped;
   for (std::size_t i = 0; i < encoded->ids.size(); ++i) {
     if (encoded->sequence_ids[i] == 1 && num_left-- <= 0) continue;

@@ -109,7 +109,6 @@ class InputProcessor {
                                         std::optional<std::int32_t> num_kept,
                                         const WorkLimits& limits) const;
 
-
   /// `must_fit`: a text that certainly exceeds the model's maximum length is not encoded.
   Result<TokenizedPrompt> tokenize(const Prompt& prompt, const InputContext& context,
                                    bool must_fit) const;

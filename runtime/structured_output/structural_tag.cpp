@@ -319,8 +319,7 @@ class TagConversion {
     }
     const GrammarNodeId start = not_beginning(free, text.not_at_start);
     GrammarNodeId all = builder_.sequence({start, one});
-    if (!text.stop_after_first)
-      all = builder_.sequence({all, builder_.repeat(next, 0), free});
+    if (!text.stop_after_first) all = builder_.sequence({all, builder_.repeat(next, 0), free});
     return text.at_least_one ? all : builder_.choice({all, start});
   }
 

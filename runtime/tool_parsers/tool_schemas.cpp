@@ -345,9 +345,8 @@ Result<std::optional<HeldCalls>> held_calls(const ToolFormat& format, std::size_
   }
   // Other text may begin alike: then all that stands before the name tells them apart.
   const auto begins_text = [&] {
-    return std::ranges::any_of(format.markers, [&](std::string_view marker) {
-      return marker.starts_with(held.trigger);
-    });
+    return std::ranges::any_of(
+        format.markers, [&](std::string_view marker) { return marker.starts_with(held.trigger); });
   };
   if (begins_text()) held.trigger = pattern.front().literal;
   if (begins_text()) held.trigger.clear();
@@ -429,9 +428,8 @@ Result<std::string> only_tools(std::string_view tools_json, const std::vector<st
   };
   for (const std::string& name : names)
     if (std::ranges::none_of(tools, [&](const Json& tool) { return name_of(tool) == name; }))
-      return invalid_argument("tool_choice allows " + name.substr(0, 64) +
-                                  ", which is not in tools",
-                              "tool_choice");
+      return invalid_argument(
+          "tool_choice allows " + name.substr(0, 64) + ", which is not in tools", "tool_choice");
   Json kept = Json::array();
   for (const Json& tool : tools)
     if (std::ranges::find(names, name_of(tool)) != names.end()) kept.push_back(tool);
@@ -443,12 +441,18 @@ bool has_strict_tool(std::string_view tools_json) {
   return std::any_of(tools.begin(), tools.end(), is_strict);
 }
 
-std::string without_strict(std::string_view tools_json) {
+std::string shown_tools(std::string_view tools_json) {
   Json tools = Json::parse(tools_json, nullptr, false);
-  for (Json& tool : tools)
-    if (tool.is_object() && tool.contains("function") && tool["function"].is_object())
-      tool["function"].erase("strict");
-  return tools.dump();
+  bool is_changed = false;
+  for (Json& tool : tools) {
+    Json& function = tool.at("function");
+    is_changed |= function.erase("strict") > 0;
+    const auto parameters = function.find("parameters");
+    if (parameters != function.end() && !parameters->is_null()) continue;
+    function["parameters"] = parameters_of(tool);
+    is_changed = true;
+  }
+  return is_changed ? tools.dump() : std::string(tools_json);
 }
 
 }  // namespace troupe

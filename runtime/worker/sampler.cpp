@@ -91,9 +91,8 @@ Result<void> Sampler::append_listed(std::span<const float> logits, TokenId token
   for (std::size_t i = ascending.size(); i > 0; --i) num_reaching[i - 1] += num_reaching[i];
   rows.row_sizes.push_back(static_cast<std::int32_t>(ids.size()));
   for (const TokenId id : ids) {
-    const auto own =
-        std::ranges::lower_bound(ascending, logits[static_cast<std::size_t>(id)]) -
-        ascending.begin();
+    const auto own = std::ranges::lower_bound(ascending, logits[static_cast<std::size_t>(id)]) -
+                     ascending.begin();
     row.append(id, num_reaching[static_cast<std::size_t>(own) + 1]);
   }
   return {};

@@ -148,6 +148,11 @@ class Tools(unittest.TestCase):
                             if not parallel:
                                 self.assertEqual(len(calls), 1)
 
+    def test_a_function_without_parameters(self):
+        for choice in ("none", "auto", "required"):
+            message = self.chat(tools=[{"type": "function", "function": {"name": "ping"}}], tool_choice=choice).choices[0].message
+            self.assertLessEqual({call.function.name for call in message.tool_calls or []}, {"ping"})
+
     def test_allowed_tools(self):
         def allow(mode, *names):
             tools = [{"type": "function", "function": {"name": name}} for name in names]

@@ -65,8 +65,8 @@ BOOST_AUTO_TEST_CASE(a_thinking_budget_has_the_markers_of_the_model) {
   server.answers.budget_end = "Enough.</think>";
   BOOST_TEST(budget(R"("thinking_token_budget":0)")->forced_end == "Enough.</think>");
   // A completion's prompt tells whether reasoning has begun.
-  const auto completion = parse_completion_request(
-      R"({"prompt":"a","thinking_token_budget":5})", server);
+  const auto completion =
+      parse_completion_request(R"({"prompt":"a","thinking_token_budget":5})", server);
   BOOST_TEST(!completion.value().params.thinking_budget->starts_inside);
 }
 
@@ -269,9 +269,10 @@ BOOST_AUTO_TEST_CASE(calls_that_may_begin_are_held_as_the_server_or_a_function_s
   };
   BOOST_TEST(!request("").params.structured_outputs.has_value());
   BOOST_TEST(request(R"(,"strict":true)").params.structured_outputs.has_value());
-  // It is for the server, and not shown to the model.
+  // It is for the server, and not shown to the model; that there are no parameters is.
   BOOST_TEST(request(R"(,"strict":true)").prompt.tools_json ==
-             R"([{"type":"function","function":{"name":"f"}}])");
+             R"([{"type":"function","function":{"name":"f",)"
+             R"("parameters":{"type":"object","properties":{}}}}])");
   settings.answers.strict_level = ToolStrictLevel::kFunction;
   BOOST_TEST(request("").params.structured_outputs->field == "tools");
   BOOST_TEST(!request("", R"(,"tool_choice":"none")").params.structured_outputs.has_value());

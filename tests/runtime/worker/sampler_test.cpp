@@ -243,7 +243,8 @@ BOOST_AUTO_TEST_CASE(reasoning_that_has_spent_its_budget_is_ended) {
   // It ends by itself, also by a call.
   BOOST_TEST(next(two, {7, 8}, {1, 9, 1, 1}) == 1);
   BOOST_TEST(next(two, {7, 8}, {5, 6, 1, 1}) == 1);
-  // Nothing begins it, or the prompt has ended it; what earlier answers have thought does not count.
+  // Nothing begins it, or the prompt has ended it; what earlier answers have thought does not
+  // count.
   BOOST_TEST(next(two, {2}, {1, 1, 1}) == 1);
   BOOST_TEST(next(two, {7, 8, 1, 1, 1, 9, 7, 8}, {1}) == 1);
   BOOST_TEST(next(two, {7, 8, 1, 1, 1, 9}, {1, 1, 1}) == 1);
