@@ -20,9 +20,9 @@ class ECConnector {
   virtual ~ECConnector() = default;
 
   /// Whether the output can be loaded. nullopt: not known yet, to be queried again in a later step;
-  /// what takes time to find out begins with the first query, when the request arrives. A
-  /// connector must know after a while, also if what it asks gives no answer.
-  [[nodiscard]] virtual std::optional<bool> has_cache_item(const std::string& identifier,
+  /// what takes time, to find out or to bring it near, begins with the first query, when the
+  /// request arrives. A connector must know after a while, also if what it asks gives no answer.
+  [[nodiscard]] virtual std::optional<bool> has_cache_item(const MultiModalFeature& item,
                                                            double now) = 0;
   /// The request is in the step that is planned, with this item, which is to be loaded in it. There
   /// is room for its output.
