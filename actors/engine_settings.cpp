@@ -260,7 +260,8 @@ Result<PictureCacheOptions> picture_cache_options(const Options& options) {
       .kind = picture_cache_kind(options, topology),
       .max_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB),
       .max_object_bytes = static_cast<std::size_t>(media.mm_shm_cache_max_object_size_mb) * kMiB,
-      .key = TROUPE_VERSION " " + options.model.model + '\n'};
+      .key = TROUPE_VERSION " " + options.model.model + '\n',
+      .workers_share = !topology.spans_hosts()};
   for (const char* const file :
        {"preprocessor_config.json", "processor_config.json", "config.json"})
     cache.key += version_of(std::filesystem::path(options.model.model) / file);

@@ -223,6 +223,10 @@ PictureCache* InputProcessor::picture_cache() const noexcept {
   return options_.pictures == nullptr ? nullptr : options_.pictures->cache().get();
 }
 
+const MediaLoader* InputProcessor::media_loader() const noexcept {
+  return options_.pictures == nullptr ? nullptr : &options_.pictures->loader();
+}
+
 WorkLimits InputProcessor::limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
                                           std::chrono::steady_clock::time_point now) const {
   WorkLimits limits{.cancelled = std::move(cancelled), .deadline = std::nullopt};
@@ -424,7 +428,8 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
                    options_.pictures->expand(rendered.text, sources,
                                              {.processor_kwargs = chat.mm_processor_kwargs_json,
                                               .media_io_kwargs = chat.media_io_kwargs_json,
-                                              .with_data = context.with_item_data},
+                                              .with_data = context.with_item_data,
+                                              .remote = context.remote},
                                              context.limits));
   if (must_fit) RETURN_IF_ERROR(check_text(expanded.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,

@@ -17,9 +17,11 @@
 namespace troupe {
 
 class GrammarCache;
+class MediaLoader;
 class PictureCache;
 class PictureInputs;
 class SpeechInputs;
+struct RemoteMedia;
 
 /// Model properties that the InputProcessor needs besides the tokenizer.
 struct InputProcessorOptions {
@@ -54,7 +56,8 @@ struct InputProcessorOptions {
 struct InputContext {
   ChatClock clock;
   WorkLimits limits;
-  bool with_item_data = false;  ///< as in PictureSettings
+  bool with_item_data = false;    ///< as in PictureSettings
+  RemoteMedia* remote = nullptr;  ///< as in PictureSettings
 };
 
 /// Owns the tokenizer and the chat templates. The result for a request depends only on the
@@ -89,6 +92,8 @@ class InputProcessor {
 
   /// Null: there is none.
   [[nodiscard]] PictureCache* picture_cache() const noexcept;
+  /// Null: it has nothing to do with media.
+  [[nodiscard]] const MediaLoader* media_loader() const noexcept;
 
   /// Limits of work that begins at `now`; setting the flag cancels it.
   [[nodiscard]] WorkLimits limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
