@@ -48,7 +48,7 @@ BOOST_AUTO_TEST_CASE(the_pattern_that_parses_calls_also_holds_them) {
                                R"("at_least_one":true,"tags":[{)"));
   BOOST_TEST(named.ends_with(R"("stop_after_first":true}})"));
   BOOST_TEST(named.find("\"g") == std::string::npos);
-  for (const char* format : {"pythonic", "functiongemma", "openai"})
+  for (const char* format : {"pythonic", "functiongemma"})
     BOOST_TEST(!tag(format, {}).has_value(), format);
   // Their names are none of Python's; a value with '<' could hide the end of a parameter.
   BOOST_TEST(!tag("pythonic", {.required = true}).has_value());
