@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -52,9 +53,11 @@ void append_field(std::string& out, std::string_view name, std::string_view text
   append_json_string(out, text);
 }
 
+/// Clients add the three numbers of input tokens: none is in two of them.
 void append_usage(std::string& out, const Usage& usage) {
   out += "{\"input_tokens\":";
-  append_json_integer(out, usage.num_prompt_tokens - usage.num_cached_tokens);
+  const std::int64_t in_cache = usage.num_cached_tokens + usage.num_cache_creation_tokens;
+  append_json_integer(out, std::max<std::int64_t>(0, usage.num_prompt_tokens - in_cache));
   out += ",\"output_tokens\":";
   append_json_integer(out, usage.num_completion_tokens);
   out += ",\"cache_read_input_tokens\":";

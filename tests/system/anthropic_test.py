@@ -25,6 +25,10 @@ def body_of(arguments):
     return {"model": "demo", "messages": HELLO, "max_tokens": 200, "extra_body": extra, **arguments}
 
 
+def input_tokens(usage):
+    return usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+
+
 class Messages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -56,8 +60,7 @@ class Messages(unittest.TestCase):
                     return blocks, message.stop_reason, message.stop_sequence, message.usage.output_tokens
                 self.assertEqual(facts(streamed), facts(whole))
                 self.assertEqual((types[0], types[-1]), ("message_start", "message_stop"))
-                self.assertEqual(whole.usage.input_tokens + whole.usage.cache_read_input_tokens,
-                                 streamed.usage.input_tokens + streamed.usage.cache_read_input_tokens)
+                self.assertEqual(input_tokens(whole.usage), input_tokens(streamed.usage))
 
     def test_the_answer_is_that_of_the_chat_api(self):
         message = self.ask()
@@ -114,8 +117,7 @@ class Messages(unittest.TestCase):
     def test_tokens_are_counted_without_an_answer(self):
         ask = {"model": "demo", "messages": QUESTION, "tools": TOOLS, "system": [{"type": "text", "text": "Be brief."}]}
         usage = self.ask(**ask, max_tokens=1).usage
-        self.assertEqual(self.client.messages.count_tokens(**ask).input_tokens,
-                         usage.input_tokens + usage.cache_read_input_tokens)
+        self.assertEqual(self.client.messages.count_tokens(**ask).input_tokens, input_tokens(usage))
 
     def test_errors_have_the_form_of_the_api(self):
         def refused(arguments, error, *words):
@@ -164,7 +166,7 @@ class Thinking(unittest.TestCase):
             self.assertEqual(streamed.content[0].thinking, whole.content[0].thinking)
             self.assertTrue(streamed.content[0].signature)
             # The budget of `thinking` is at least 1024 tokens; this is the same with fewer.
-            short = client.messages.create(**ask, extra_body={"thinking_token_budget": 4})
+            short = client.messages.create(**{**ask, "extra_body": {**ask["extra_body"], "thinking_token_budget": 4}})
             self.assertEqual([block.type for block in short.content], ["thinking", "text"])
             self.assertTrue(whole.content[0].thinking.startswith(short.content[0].thinking))
             client.messages.create(**{**ask, "max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1024}})
