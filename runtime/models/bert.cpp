@@ -224,7 +224,7 @@ class BertModel final : public Model {
       const Matrix types = scratch.take(added.num_rows, config_.hidden_size);
       look_up(step, types_, config_.num_token_types, 0, batch.token_types.data(), types);
       // Without a weight it is the sum alone.
-      step.ops.add_rms_norm(step.context, {.x = types, .residual = added, .out = added});
+      step.ops.add_rms_norm(step.context, {.x = types, .residual = added, .out = types});
     }
     norm_.add_and_apply(step.ops, step.context, x, added, x);
   }

@@ -26,7 +26,7 @@ MODELS = {
                                                            pad_token_id=1, layer_norm_eps=1e-5, num_labels=1)),
     "qwen3_reranker": ("qwen3_embed", transformers.Qwen3ForSequenceClassification,
                        transformers.Qwen3Config(**SMALL, vocab_size=640, max_position_embeddings=256, head_dim=8,
-                                                num_key_value_heads=2, num_labels=1, pad_token_id=633,
+                                                num_key_value_heads=2, num_labels=1, pad_token_id=0,
                                                 tie_word_embeddings=True)),
 }
 TEXTS = ["The river runs to the sea.", "A short one", "Where do birds sleep at night, and why there?"]
@@ -50,9 +50,7 @@ def write(name, source, make, config):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
 
     def logits(*texts):
-        encoded = tokenizer(*texts, return_tensors="pt")
-        if config.model_type == "xlm-roberta":
-            encoded.pop("token_type_ids", None)
+        encoded = tokenizer(*texts, return_tensors="pt", return_token_type_ids=config.model_type == "bert")
         return model(**encoded).logits[0].tolist()
 
     return {"tokenizer": source, "texts": [[text, logits(text)] for text in TEXTS],

@@ -237,7 +237,7 @@ class Classifiers(PoolingTest):
                         one = self.post(server, "/classify", input=text)["data"][0]
                         self.assertAlmostEqual(one["probs"][0], 1 / (1 + math.exp(-logits[0])), 5)
                     code, error = self.refusal(server, "/v1/embeddings", input="x")
-                    self.assertEqual((code, "it gives no embeddings" in error["message"]), (501, True), error)
+                    self.assertEqual((code, "it gives no embeddings" in error["message"]), (400, True), error)
                     # Of a long pair the document is cut.
                     long = self.post(server, "/score", text_1="birds", text_2="sleep " * 400, truncate_prompt_tokens=-1)
                     self.assertIn(long["usage"]["prompt_tokens"], (128, 256))
@@ -260,7 +260,7 @@ class Classifiers(PoolingTest):
                 self.assertLess(worst([raw], [golden["texts"][0][1]]), 1e-4)
                 for path, fields in (("/score", {"text_1": "a", "text_2": "b"}), ("/rerank", {"query": "a", "documents": ["b"]})):
                     code, error = self.refusal(server, path, **fields)
-                    self.assertEqual((code, "the model has 3 classes" in error["message"]), (501, True), error)
+                    self.assertEqual((code, "the model has 3 classes" in error["message"]), (400, True), error)
             done = subprocess.run([BINARY, "serve", str(pathlib.Path(folder) / "bert_classes"), "--runner", "generate"],
                                   env=ENVIRONMENT, text=True, capture_output=True, timeout=DEADLINE_S)
             self.assertIn("classifies texts, it generates none", done.stderr + done.stdout)
