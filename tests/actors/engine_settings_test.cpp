@@ -202,15 +202,32 @@ BOOST_AUTO_TEST_CASE(an_unknown_format_of_answers_is_an_error_with_its_name) {
   BOOST_TEST(answer_defaults(setup.options).error().message ==
              "tool-strict-level strict is none of auto, function, parameter");
   setup.options.server.tool_strict_level = "function";
-  setup.options.server.tool_call_parser = "pythonic";
+  setup.options.server.tool_call_parser = "functiongemma";
   BOOST_TEST(answer_defaults(setup.options).error().message ==
-             "tool-strict-level function cannot be held with calls in the format pythonic");
+             "tool-strict-level function cannot be held with calls in the format functiongemma");
   setup.options.server.tool_call_parser = "none";
   BOOST_TEST(answer_defaults(setup.options).error().message ==
              "tool-strict-level function cannot be held with a model whose calls are not parsed");
   setup.options.server.tool_strict_level = "auto";
   setup.options.server.enable_auto_tool_choice = false;
   BOOST_TEST((answer_defaults(setup.options).value().tools == nullptr));
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_a_thinking_budget_must_end_the_reasoning) {
+  Setup setup;
+  const auto error = [&](const char* config) {
+    setup.options.server.reasoning_config = config;
+    return answer_defaults(setup.options).error().message;
+  };
+  const char* const good = R"({"reasoning_end_str":"Enough.</think>"})";
+  BOOST_TEST(error(good) ==
+             "reasoning-config: the model's reasoning is not parsed (reasoning-parser)");
+  setup.options.server.reasoning_parser = "deepseek_r1";
+  BOOST_TEST(answer_defaults(setup.options).value().budget_end == "Enough.</think>");
+  BOOST_TEST(error(R"({"reasoning_end_str":"Enough."})") ==
+             "reasoning-config: reasoning_end_str must have </think>, which ends the reasoning");
+  BOOST_TEST(error(R"({"end":"x"})") ==
+             "reasoning-config: end is not known, only reasoning_start_str and reasoning_end_str");
 }
 
 }  // namespace
