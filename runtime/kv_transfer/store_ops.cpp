@@ -63,7 +63,7 @@ class OpsReader {
 
 constexpr std::size_t kBlockBytes = sizeof(BlockHash) + sizeof(std::int32_t) + sizeof(BlockId);
 constexpr std::size_t kLoadBytes =
-    sizeof(std::uint64_t) + sizeof(std::uint64_t) + sizeof(std::uint32_t);
+    sizeof(std::uint64_t) + sizeof(std::uint64_t) + sizeof(std::uint8_t) + sizeof(std::uint32_t);
 
 }  // namespace
 
@@ -74,6 +74,7 @@ std::string pack_store_ops(const StoreOps& ops) {
   for (const BlockLoad& load : ops.loads) {
     writer.put(load.number);
     writer.put(value(load.id));
+    writer.put(static_cast<std::uint8_t>(load.is_layered));
     writer.put(static_cast<std::uint32_t>(load.blocks.size()));
     for (const KeyedBlock& block : load.blocks) writer.put(block);
   }
@@ -93,9 +94,12 @@ std::optional<StoreOps> unpack_store_ops(std::string_view text) {
   if (!reader.get(ops.oldest_load) || !reader.get_size(ops.loads, kLoadBytes)) return std::nullopt;
   for (BlockLoad& load : ops.loads) {
     std::uint64_t id = 0;
-    if (!reader.get(load.number) || !reader.get(id) || !reader.get_size(load.blocks, kBlockBytes))
+    std::uint8_t is_layered = 0;
+    if (!reader.get(load.number) || !reader.get(id) || !reader.get(is_layered) || is_layered > 1 ||
+        !reader.get_size(load.blocks, kBlockBytes))
       return std::nullopt;
     load.id = RequestId{id};
+    load.is_layered = is_layered == 1;
     for (KeyedBlock& block : load.blocks)
       if (!reader.get(block)) return std::nullopt;
   }

@@ -18,6 +18,7 @@ namespace troupe {
 struct BlockLoad {
   std::uint64_t number = 0;
   RequestId id{};
+  bool is_layered = false;  ///< the step reads them: each layer waits for its part
   std::vector<KeyedBlock> blocks;
   bool operator==(const BlockLoad&) const = default;
 };
