@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "messages/ids.hpp"
+#include "messages/reflect.hpp"
 #include "runtime/kv_transfer/store_key.hpp"
 
 namespace troupe {
@@ -22,6 +23,7 @@ struct BlockLoad {
   std::vector<KeyedBlock> blocks;
   bool operator==(const BlockLoad&) const = default;
 };
+TROUPE_MESSAGE(BlockLoad, number, id, is_layered, blocks)
 
 enum class StoreOpKind : std::uint8_t {
   kSave,    ///< the block is computed by the end of the step
@@ -37,6 +39,7 @@ struct StoreOp {
   std::uint8_t tier = 0;  ///< index of the store
   bool operator==(const StoreOp&) const = default;
 };
+TROUPE_MESSAGE(StoreOp, kind, block, tier)
 
 /// In this order: the loads, the step, the operations.
 struct StoreOps {
@@ -47,8 +50,8 @@ struct StoreOps {
   [[nodiscard]] bool empty() const noexcept { return loads.empty() && ops.empty(); }
   bool operator==(const StoreOps&) const = default;
 };
+TROUPE_MESSAGE(StoreOps, oldest_load, loads, ops, folder)
 
-/// Little endian.
 [[nodiscard]] std::string pack_store_ops(const StoreOps& ops);
 /// nullopt: it is no such text.
 [[nodiscard]] std::optional<StoreOps> unpack_store_ops(std::string_view text);
