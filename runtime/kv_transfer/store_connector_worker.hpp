@@ -18,7 +18,7 @@
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
 #include "runtime/kv_transfer/layer_copier.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
-#include "runtime/kv_transfer/transfer_thread.hpp"
+#include "runtime/worker/transfer_thread.hpp"
 
 namespace troupe {
 
@@ -55,7 +55,7 @@ class BlockTransfers {
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;
   };
   /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_.take_loaded(); }
+  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_.take_done(); }
 
  private:
   struct Save {
@@ -98,9 +98,9 @@ class BlockTransfers {
 
   std::vector<std::unique_ptr<BlockStore>> tiers_;  // the thread's
   BlockOrigin origin_;
-  std::vector<std::size_t> block_bytes_;           // per group
-  std::optional<Error> move_error_;                // the thread's: the first one
-  TransferThread<Job, BlockLoad, Loaded> thread_;  // last: it uses the others
+  std::vector<std::size_t> block_bytes_;  // per group
+  std::optional<Error> move_error_;       // the thread's: the first one
+  TransferThread<Job, Loaded> thread_;    // last: it uses the others
 };
 
 /// Opens the tiers of a rank's store. Errors: of the stores.

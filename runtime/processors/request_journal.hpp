@@ -77,8 +77,8 @@ class RequestJournal {
   /// there is no group.
   [[nodiscard]] std::vector<Submission> take_submissions(Coordinator& coordinator);
 
-  /// Records what clients receive; what they do not, because another group goes on with the
-  /// request, is removed. Returns those that could not be recorded, with the reason, to be aborted.
+  /// Records what clients receive, and removes the outputs of prompts that another group continues.
+  /// Returns the requests that could not be recorded, with the reason, to be aborted.
   struct Failure {
     RequestId id{};
     Error error;

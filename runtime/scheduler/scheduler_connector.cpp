@@ -101,7 +101,7 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
     RequestState& request = *requests_.at(running[i].id);
     request.num_computed_tokens = found.running[i];
     lost.push_back(request.id);
-    // It may need earlier pictures again, for which those that it holds leave no room.
+    // It may need earlier images again, for which those that it holds leave no space.
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
     if (config_.async_scheduling) {
       // Results of later steps are invalid too: they were computed from the same KV.

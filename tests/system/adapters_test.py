@@ -136,7 +136,7 @@ class Adapters(unittest.TestCase):
             finally:
                 shutil.rmtree(copy)
 
-            # Unloaded under load, an adapter goes on for those that have it.
+            # Requests of an adapter that is unloaded under load continue.
             long = GOLDENS["llama_head"]["prompts"][2]
             expected = tokens(server, "llama_head", long, 300)
             with concurrent.futures.ThreadPoolExecutor(16) as pool:

@@ -158,7 +158,7 @@ class CacheServerTest(unittest.TestCase):
             with Server(*options) as server:
                 self.assertEqual([ask(server, seed) for seed in range(3)], expected)
                 self.assertEqual(server.metric(HITS), 3 * 128)
-                # Of another tenant nothing is used; and without the cache everything goes on.
+                # Nothing of another tenant is used; and without the cache server the engine continues.
                 self.assertEqual(ask(server, 0, cache_salt="other"), expected[0])
                 self.assertEqual(server.metric(HITS), 3 * 128)
                 cache.stop(signal.SIGKILL)

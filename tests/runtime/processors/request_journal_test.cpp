@@ -264,7 +264,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_gets_nowhere_before_each_kill_runs_alone_and
     BOOST_TEST(replace(LossCause::kKilled).num_resubmissions == 3u);
   }
   BOOST_TEST((submitted() == Ids{1}));  // 2 is suspect too, and waits for its turn
-  // Alone it goes on: it was not to blame, whatever killed this one.
+  // Alone it continues: it did not cause the crash of this group.
   record(tokens_of(1, progress));
   static_cast<void>(replace(LossCause::kKilled));
   for (int i = 2; i < 4; ++i) {
@@ -508,7 +508,7 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   BOOST_TEST(second[0].request.params.n == 2);
   BOOST_TEST(second[0].request.params.max_tokens.value() == 20);
   BOOST_TEST(second[0].placement.kv_transfer_params == "{\"where\": 1}");
-  // The group that has it is lost: it begins anew, with nothing to load.
+  // The group that has it is lost: it starts again, with nothing to load.
   BOOST_TEST(journal.group_lost(1, LossCause::kOutside, true).num_resubmissions == 1u);
   journal.group_ready(1);
   const auto third = take();
