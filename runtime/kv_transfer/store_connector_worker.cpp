@@ -18,7 +18,10 @@ BlockTransfers::BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers,
       origin_(origin),
       block_bytes_(std::move(block_bytes)),
       thread_([this](Job& job) { perform(job); },
-              [](const Job& job) { return std::holds_alternative<BlockLoad>(job); }) {}
+              [](const Job& job) {
+                return std::holds_alternative<BlockLoad>(job) ||
+                       std::holds_alternative<Layers>(job);
+              }) {}
 
 void BlockTransfers::load(BlockLoad load) { thread_.add(std::move(load)); }
 void BlockTransfers::load_layers(BlockLoad load, std::shared_ptr<LayeredLoad> state,
