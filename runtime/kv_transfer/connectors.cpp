@@ -24,7 +24,6 @@ struct OffloadingOptions {
   std::string eviction_policy = "lru";
   std::optional<DiskTier> disk;
   bool describes_events = false;
-  bool use_layerwise = false;
 };
 
 Error wrong_extra(const std::string& what) {
@@ -63,7 +62,6 @@ Result<OffloadingOptions> read_offloading_options(const ConnectorConfig& config)
   ASSIGN_OR_RETURN(options.eviction_policy, take_policy(extra));
   ASSIGN_OR_RETURN(options.describes_events,
                    extra.take_boolean("self_describing_kv_events", false));
-  ASSIGN_OR_RETURN(options.use_layerwise, extra.take_boolean("use_layerwise", false));
   ASSIGN_OR_RETURN(const std::vector<std::string> tiers, extra.take_objects("secondary_tiers"));
   if (tiers.size() > 1)
     return wrong_extra("secondary_tiers has " + std::to_string(tiers.size()) + " tiers, at most 1");
@@ -146,7 +144,7 @@ Result<std::shared_ptr<KVConnector>> make_offloading_connector(const KVConnector
                      .eviction_policy = options.disk->eviction_policy,
                      .stored = list_stored(context, options.disk->folder)});
   }
-  return StoreKVConnector::create(context, tiers, options.describes_events, options.use_layerwise);
+  return StoreKVConnector::create(context, tiers, options.describes_events);
 }
 
 Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(
@@ -164,7 +162,7 @@ Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(
     return tiers;
   };
   return std::unique_ptr<KVConnectorWorker>(
-      std::make_unique<StoreKVConnectorWorker>(context, open, options.use_layerwise));
+      std::make_unique<StoreKVConnectorWorker>(context, open));
 }
 
 Result<std::shared_ptr<KVConnector>> make_file_connector(const KVConnectorContext& context) {

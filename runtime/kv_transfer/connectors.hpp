@@ -12,10 +12,7 @@ namespace troupe {
 /// without either. eviction_policy ("lru", "arc") says what goes first. secondary_tiers may have
 /// one tier [{"type": "fs", "root_dir": FOLDER, "max_bytes": N, "eviction_policy": ...}]: files as
 /// the FileConnector has them, in which blocks are kept as well. With self_describing_kv_events
-/// the events of blocks stored here have tokens and parents. With use_layerwise a layer's blocks
-/// are copied while the next layers are computed, and a request is computed while it is loaded,
-/// where all layers have the same kind of cache; a step then waits for its blocks, at most 10
-/// seconds.
+/// the events of blocks stored here have tokens and parents.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_offloading_connector(
     const KVConnectorContext& context);
 [[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(

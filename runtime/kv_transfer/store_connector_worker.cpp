@@ -1,7 +1,5 @@
 #include "runtime/kv_transfer/store_connector_worker.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "runtime/base/check.hpp"
@@ -18,16 +16,9 @@ BlockTransfers::BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers,
       origin_(origin),
       block_bytes_(std::move(block_bytes)),
       thread_([this](Job& job) { perform(job); },
-              [](const Job& job) {
-                return std::holds_alternative<BlockLoad>(job) ||
-                       std::holds_alternative<Layers>(job);
-              }) {}
+              [](const Job& job) { return std::holds_alternative<BlockLoad>(job); }) {}
 
 void BlockTransfers::load(BlockLoad load) { thread_.add(std::move(load)); }
-void BlockTransfers::load_layers(BlockLoad load, std::shared_ptr<LayeredLoad> state,
-                                 std::size_t num_layers, CopyLayer copy) {
-  thread_.add(Layers{std::move(load), std::move(state), num_layers, std::move(copy)});
-}
 void BlockTransfers::remove(const StoreKey& key, std::uint8_t tier) {
   thread_.add(Removal{key, tier});
 }
@@ -55,8 +46,6 @@ void BlockTransfers::perform(Job& job) {
       log_warning("blocks of the KV cache cannot be loaded", kv("request", load->id),
                   kv("reason", blobs.error().message));
     thread_.deliver({std::move(*load), std::move(blobs)});
-  } else if (const auto* const layers = std::get_if<Layers>(&job)) {
-    load_now(*layers);
   } else if (auto* const save = std::get_if<Save>(&job)) {
     seal_blob(save->blob);
     save_now(save->key, std::move(save->blob), save->tier);
@@ -71,29 +60,6 @@ void BlockTransfers::perform(Job& job) {
   } else {
     for (const auto& store : tiers_) store->clear();
   }
-}
-
-/// The step that waits for it does not count if something is wrong with a blob.
-void BlockTransfers::load_now(const Layers& layers) {
-  const auto loaded = [&]() -> Result<void> {
-    ASSIGN_OR_RETURN(const auto blobs, read(layers.load, /*checks_content=*/false));
-    for (std::size_t layer = 0; layer < layers.num_layers; ++layer)
-      if (!layers.state->put_layer(layer, [&] { layers.copy(layer, blobs); }))
-        return Error{ErrorCode::kTimeout, "it has taken too long", {}};
-    for (std::size_t i = 0; i < blobs.size(); ++i) {
-      const StoreKey& key = layers.load.blocks[i].key;
-      auto checked =
-          check_blob(*blobs[i], origin_, key, block_bytes_.at(static_cast<std::size_t>(key.group)));
-      if (checked.ok()) continue;
-      for (const auto& tier : tiers_) tier->remove(key);
-      return std::move(checked).error();
-    }
-    return {};
-  }();
-  if (!loaded.ok())
-    log_warning("blocks of the KV cache cannot be loaded", kv("request", layers.load.id),
-                kv("reason", loaded.error().message));
-  layers.state->end(loaded.ok());
 }
 
 Result<void> BlockTransfers::move_now(const Move& move) {
@@ -116,11 +82,10 @@ void BlockTransfers::save_now(const StoreKey& key, Blob blob, std::uint8_t tier)
     log_warning("a block of the KV cache cannot be saved", kv("reason", saved.error().message));
 }
 
-Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::read(const BlockLoad& load,
-                                                                      bool checks_content) {
+Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::read(const BlockLoad& load) {
   std::vector<std::shared_ptr<const Blob>> blobs;
   for (const KeyedBlock& block : load.blocks) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const Blob> blob, read_block(block.key, 0, checks_content));
+    ASSIGN_OR_RETURN(std::shared_ptr<const Blob> blob, read_block(block.key, 0));
     blobs.push_back(std::move(blob));
   }
   return blobs;
@@ -128,8 +93,7 @@ Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::read(const Bloc
 
 /// A blob that is not as it should be is removed. Errors: of the last tier.
 Result<std::shared_ptr<const Blob>> BlockTransfers::read_block(const StoreKey& key,
-                                                               std::size_t first_tier,
-                                                               bool checks_content) {
+                                                               std::size_t first_tier) {
   std::optional<Error> error;
   for (std::size_t tier = first_tier; tier < tiers_.size(); ++tier) {
     BlockStore& store = *tiers_[tier];
@@ -139,8 +103,7 @@ Result<std::shared_ptr<const Blob>> BlockTransfers::read_block(const StoreKey& k
       continue;
     }
     const auto group = static_cast<std::size_t>(key.group);
-    const auto check = checks_content ? check_blob : check_blob_header;
-    const auto checked = check(**blob, origin_, key, block_bytes_.at(group));
+    const auto checked = check_blob(**blob, origin_, key, block_bytes_.at(group));
     if (checked.ok()) return blob;
     store.remove(key);
     error = Error{checked.error().code, store.place_of(key) + ": " + checked.error().message, {}};
@@ -152,22 +115,14 @@ Result<std::shared_ptr<const Blob>> BlockTransfers::read_block(const StoreKey& k
 // ---- StoreKVConnectorWorker ---------------------------------------------------------------------
 
 StoreKVConnectorWorker::StoreKVConnectorWorker(KVConnectorWorkerContext context,
-                                               OpenBlockStores open, bool layered)
-    : context_(std::move(context)),
-      open_(std::move(open)),
-      layered_(layered),
-      copier_(layered ? std::make_unique<LayerCopier>() : nullptr) {}
+                                               OpenBlockStores open)
+    : context_(std::move(context)), open_(std::move(open)) {}
 
 Result<void> StoreKVConnectorWorker::register_kv_caches(const KVCacheMemory& memory) {
-  start_step();
   transfers_.reset();
   ops_.clear();
   loads_.clear();
   memory_ = memory;
-  if (layered_ && !memory.device->is_host())
-    return Error{ErrorCode::kUnsupported,
-                 "kv-transfer-config: use_layerwise is for caches in the memory of the host",
-                 "kv-transfer-config"};
   origin_ = block_origin(context_.model_identity, memory.config, context_.parallel);
   std::vector<std::size_t> block_bytes;
   for (std::size_t g = 0; g < memory.groups.size(); ++g)
@@ -182,15 +137,9 @@ void StoreKVConnectorWorker::start_load_kv(const std::string& metadata) {
   std::optional<StoreOps> ops = unpack_store_ops(metadata);
   CHECK(ops.has_value(), metadata.size());
   std::erase_if(loads_, [&](std::uint64_t number) { return number < ops->oldest_load; });
-  for (BlockLoad& load : ops->loads) {
-    if (!loads_.insert(load.number).second) continue;
-    if (load.is_layered)
-      start_layered(std::move(load));
-    else
-      transfers_->load(std::move(load));
-  }
+  for (BlockLoad& load : ops->loads)
+    if (loads_.insert(load.number).second) transfers_->load(std::move(load));
   ops_ = std::move(ops->ops);
-  if (layered_) begin_saves();
   folder_.reset();
   if (ops->folder.empty()) return;
   folder_ = make_file_block_store(
@@ -198,96 +147,12 @@ void StoreKVConnectorWorker::start_load_kv(const std::string& metadata) {
       origin_folder(context_.model_identity, memory_.config, context_.parallel));
 }
 
-/// Of what an earlier step has begun, as it has failed, nothing counts.
-void StoreKVConnectorWorker::start_step() {
-  if (!layered_) return;
-  for (const StepLoad& load : std::exchange(step_loads_, {})) load.state->give_up();
-  copier_->wait();
-  saves_.clear();
-  copied_.clear();
-}
-
-void StoreKVConnectorWorker::start_layered(BlockLoad load) {
-  auto state = std::make_shared<LayeredLoad>();
-  step_loads_.push_back({state, load, std::chrono::steady_clock::now() + kMaxWait});
-  std::vector<KeyedBlock> blocks = load.blocks;
-  const auto copy = [this, blocks = std::move(blocks)](
-                        std::size_t index, std::span<const std::shared_ptr<const Blob>> blobs) {
-    const std::vector<KVCacheMemory::Layer>& layers = memory_.groups.front();
-    std::size_t begin = 0;
-    for (std::size_t i = 0; i < index; ++i) begin += static_cast<std::size_t>(layers[i].page_bytes);
-    const auto num_bytes = static_cast<std::size_t>(layers[index].page_bytes);
-    for (std::size_t i = 0; i < blocks.size(); ++i)
-      std::memcpy(layers[index].data + blocks[i].block * layers[index].page_bytes,
-                  blob_content(*blobs[i]).data() + begin, num_bytes);
-  };
-  transfers_->load_layers(std::move(load), std::move(state), memory_.groups.front().size(), copy);
-}
-
-void StoreKVConnectorWorker::begin_saves() {
-  for (const StoreOp& op : ops_)
-    if (op.kind == StoreOpKind::kSave)
-      saves_.push_back(make_blob(origin_, op.block.key,
-                                 static_cast<std::size_t>(memory_.block_bytes(
-                                     static_cast<std::size_t>(op.block.key.group)))));
-  if (saves_.empty()) return;
-  for (const auto& layers : memory_.groups) copied_.emplace_back(layers.size());
-}
-
-void StoreKVConnectorWorker::wait_for_layer_load(std::int32_t layer) {
-  if (step_loads_.empty()) return;
-  const std::vector<KVCacheMemory::Layer>& layers = memory_.groups.front();
-  const auto found = std::ranges::find(layers, layer, &KVCacheMemory::Layer::layer);
-  if (found == layers.end()) return;
-  for (StepLoad& load : step_loads_)
-    if (!load.state->wait_for_layer(static_cast<std::size_t>(found - layers.begin()),
-                                    load.deadline))
-      load.state->give_up();
-}
-
-/// Nobody changes these pages any more in this step.
-void StoreKVConnectorWorker::save_kv_layer(std::int32_t layer) {
-  if (saves_.empty()) return;
-  for (std::size_t group = 0; group < memory_.groups.size(); ++group) {
-    const std::vector<KVCacheMemory::Layer>& layers = memory_.groups[group];
-    const auto found = std::ranges::find(layers, layer, &KVCacheMemory::Layer::layer);
-    if (found == layers.end()) continue;
-    const auto index = static_cast<std::size_t>(found - layers.begin());
-    copied_[group][index] = true;
-    copier_->add([this, group, index] { copy_layer(group, index); });
-  }
-}
-
-/// To the blobs of the step.
-void StoreKVConnectorWorker::copy_layer(std::size_t group, std::size_t index) {
-  const std::vector<KVCacheMemory::Layer>& layers = memory_.groups[group];
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < index; ++i) begin += static_cast<std::size_t>(layers[i].page_bytes);
-  std::size_t save = 0;
-  for (const StoreOp& op : ops_) {
-    if (op.kind != StoreOpKind::kSave) continue;
-    Blob& blob = saves_[save++];
-    if (!std::cmp_equal(op.block.key.group, group)) continue;
-    std::memcpy(blob_content(blob).data() + begin,
-                layers[index].data + op.block.block * layers[index].page_bytes,
-                static_cast<std::size_t>(layers[index].page_bytes));
-  }
-}
-
 void StoreKVConnectorWorker::wait_for_save() {
   if (ops_.empty()) return;
   // In the order of the operations: what goes makes room for what comes.
   std::vector<Blob> blobs;
-  if (layered_) {
-    copier_->wait();
-    for (std::size_t group = 0; group < copied_.size(); ++group)
-      for (std::size_t index = 0; index < copied_[group].size(); ++index)
-        if (!copied_[group][index]) copy_layer(group, index);  // a draft model's
-    copied_.clear();
-    blobs = std::exchange(saves_, {});
-  }
   for (const StoreOp& op : ops_)
-    if (!layered_ && op.kind == StoreOpKind::kSave) blobs.push_back(read_block(op.block));
+    if (op.kind == StoreOpKind::kSave) blobs.push_back(read_block(op.block));
   if (!memory_.device->is_host() && !memory_.device->synchronize().ok()) return ops_.clear();
   auto blob = blobs.begin();
   for (const StoreOp& op : std::exchange(ops_, {})) {
@@ -317,13 +182,6 @@ void StoreKVConnectorWorker::wait_for_save() {
 KVConnectorOutput StoreKVConnectorWorker::get_finished() {
   KVConnectorOutput output;
   if (transfers_ == nullptr) return output;
-  for (const StepLoad& load : std::exchange(step_loads_, {})) {
-    output.finished_recving.push_back(load.what.id);
-    if (load.state->wait_for_end(load.deadline)) continue;
-    load.state->give_up();
-    for (const KeyedBlock& block : load.what.blocks)
-      output.invalid_block_ids.push_back(block.block);
-  }
   for (const BlockTransfers::Loaded& loaded : transfers_->take_loaded()) {
     output.finished_recving.push_back(loaded.load.id);
     if (loaded.blobs.ok()) {

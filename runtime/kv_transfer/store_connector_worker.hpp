@@ -1,12 +1,10 @@
 #pragma once
 // A worker's side of a KV connector whose blocks lie in a store of each rank.
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -16,7 +14,6 @@
 #include "runtime/kv_transfer/block_store.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
-#include "runtime/kv_transfer/layer_copier.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
 #include "runtime/worker/transfer_thread.hpp"
 
@@ -31,12 +28,6 @@ class BlockTransfers {
                  std::vector<std::size_t> block_bytes);
 
   void load(BlockLoad load);
-  /// Calls copy(index of the layer, the blobs of the blocks) for each of the layers; what it copies
-  /// is checked in the end.
-  using CopyLayer =
-      std::function<void(std::size_t, std::span<const std::shared_ptr<const Blob>> blobs)>;
-  void load_layers(BlockLoad load, std::shared_ptr<LayeredLoad> state, std::size_t num_layers,
-                   CopyLayer copy);
   /// Waits until there is room.
   void save(const StoreKey& key, Blob blob, std::uint8_t tier);
   void remove(const StoreKey& key, std::uint8_t tier);
@@ -78,23 +69,14 @@ class BlockTransfers {
     std::uint8_t tier = 0;
     std::shared_ptr<BlockStore> folder;
   };
-  struct Layers {
-    BlockLoad load;
-    std::shared_ptr<LayeredLoad> state;
-    std::size_t num_layers = 0;
-    CopyLayer copy;
-  };
-  using Job = std::variant<BlockLoad, Layers, Save, Removal, Copy, Clearing, Move>;
+  using Job = std::variant<BlockLoad, Save, Removal, Copy, Clearing, Move>;
 
   void perform(Job& job);
   Result<void> move_now(const Move& move);
   void save_now(const StoreKey& key, Blob blob, std::uint8_t tier);
-  void load_now(const Layers& layers);
-  [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load,
-                                                                      bool checks_content = true);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load);
   [[nodiscard]] Result<std::shared_ptr<const Blob>> read_block(const StoreKey& key,
-                                                               std::size_t first_tier,
-                                                               bool checks_content = true);
+                                                               std::size_t first_tier);
 
   std::vector<std::unique_ptr<BlockStore>> tiers_;  // the thread's
   BlockOrigin origin_;
@@ -109,34 +91,15 @@ using OpenBlockStores =
 
 class StoreKVConnectorWorker final : public KVConnectorWorker {
  public:
-  /// For a layer that is loaded.
-  static constexpr std::chrono::seconds kMaxWait{10};
-
-  /// `layered`: blocks are copied layer by layer, beside the computation, where the cache is in the
-  /// host's memory.
-  StoreKVConnectorWorker(KVConnectorWorkerContext context, OpenBlockStores open,
-                         bool layered = false);
+  StoreKVConnectorWorker(KVConnectorWorkerContext context, OpenBlockStores open);
 
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
-  void start_step() override;
   void start_load_kv(const std::string& metadata) override;
-  [[nodiscard]] bool has_layer_hooks() const noexcept override { return layered_; }
-  void wait_for_layer_load(std::int32_t layer) override;
-  void save_kv_layer(std::int32_t layer) override;
   void wait_for_save() override;
   [[nodiscard]] KVConnectorOutput get_finished() override;
 
  private:
-  /// A load of the step.
-  struct StepLoad {
-    std::shared_ptr<LayeredLoad> state;
-    BlockLoad what;
-    LayeredLoad::Deadline deadline;
-  };
   [[nodiscard]] Blob read_block(const KeyedBlock& block);
-  void start_layered(BlockLoad load);
-  void begin_saves();
-  void copy_layer(std::size_t group, std::size_t index);
   void write_block(const KeyedBlock& block, const Blob& blob);
 
   KVConnectorWorkerContext context_;
@@ -147,11 +110,6 @@ class StoreKVConnectorWorker final : public KVConnectorWorker {
   std::vector<StoreOp> ops_;                   // of the step
   std::shared_ptr<BlockStore> folder_;         // of exports and imports
   std::unordered_set<std::uint64_t> loads_;    // numbers of those that came and may come again
-  bool layered_;
-  std::vector<StepLoad> step_loads_;
-  std::vector<Blob> saves_;                // layered_: of the step's kSave, in their order
-  std::vector<std::vector<bool>> copied_;  // layered_: the layers of each group
-  std::unique_ptr<LayerCopier> copier_;    // last: it uses the others; null: not layered_
 };
 
 }  // namespace troupe

@@ -58,47 +58,6 @@ void check_offloading(EngineSetup setup) {
   BOOST_TEST(engine.connector<StoreKVConnector>().num_requests() == 0u);
 }
 
-/// The same layer by layer: in memory, and in files of which some are damaged.
-void check_layers(EngineSetup setup) {
-  const std::vector<Answer> expected = plain_answers(setup);
-  const BlockFolder folder;
-  setup.transfer = offloading(R"({"use_layerwise":true,"num_cpu_blocks":8,"secondary_tiers":[)"
-                              R"({"type":"fs","root_dir":")" +
-                              folder.path().string() + R"("}]})");
-  {
-    TransferEngine engine(setup);
-    BOOST_TEST((engine.run(some_prompts()) == expected));
-    engine.reset_prefix_cache();
-    BOOST_TEST((engine.run(some_prompts()) == expected));
-    BOOST_TEST(engine.num_external_hits() >= 5u * 16);
-    engine.reset_prefix_cache();
-    engine.lose_steps(2);
-    BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
-    BOOST_TEST(engine.connector<StoreKVConnector>().num_requests() == 0u);
-  }
-  const auto files = files_of(folder);
-  for (std::size_t i = 0; i < files.size(); i += 4) {
-    std::fstream file(files[i], std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(-9, std::ios::end);
-    file << "damaged";
-  }
-  TransferEngine engine(setup);
-  const std::int32_t num_free = engine.num_free_blocks();
-  BOOST_TEST((engine.run(some_prompts()) == expected));
-  engine.reset_prefix_cache();
-  BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
-  BOOST_TEST(engine.num_external_hits() > 0u);
-  BOOST_TEST(engine.num_free_blocks() == num_free);
-}
-
-BOOST_AUTO_TEST_CASE(blocks_come_and_go_layer_by_layer) {
-  check_layers({});
-  check_layers({.async_scheduling = true});
-  check_layers({.kv_cache_dtype = "int8", .tensor_parallel_size = 2});
-  check_layers({.pipeline_parallel_size = 2});
-  check_layers({.model = "gemma3_text"});  // several groups: only saved so
-}
-
 BOOST_AUTO_TEST_CASE(evicted_prefixes_come_back_from_memory_with_the_same_bits) {
   check_offloading({});
 }
