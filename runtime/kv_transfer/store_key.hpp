@@ -17,6 +17,7 @@ struct StoreKey {
   std::int32_t group = 0;
   bool operator==(const StoreKey&) const = default;
 };
+TROUPE_MESSAGE(StoreKey, hash, group)
 
 struct StoreKeyHash {
   std::size_t operator()(const StoreKey& key) const noexcept {
@@ -32,5 +33,6 @@ struct KeyedBlock {
   BlockId block = kNullBlock;
   bool operator==(const KeyedBlock&) const = default;
 };
+TROUPE_MESSAGE(KeyedBlock, key, block)
 
 }  // namespace troupe

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "messages/ids.hpp"
+#include "messages/reflect.hpp"
 #include "runtime/kv_transfer/store_key.hpp"
 
 namespace troupe {
@@ -21,6 +22,7 @@ struct BlockLoad {
   std::vector<KeyedBlock> blocks;
   bool operator==(const BlockLoad&) const = default;
 };
+TROUPE_MESSAGE(BlockLoad, number, id, blocks)
 
 enum class StoreOpKind : std::uint8_t {
   kSave,    ///< the block is computed by the end of the step
@@ -36,6 +38,7 @@ struct StoreOp {
   std::uint8_t tier = 0;  ///< index of the store
   bool operator==(const StoreOp&) const = default;
 };
+TROUPE_MESSAGE(StoreOp, kind, block, tier)
 
 /// In this order: the loads, the step, the operations.
 struct StoreOps {
@@ -46,8 +49,8 @@ struct StoreOps {
   [[nodiscard]] bool empty() const noexcept { return loads.empty() && ops.empty(); }
   bool operator==(const StoreOps&) const = default;
 };
+TROUPE_MESSAGE(StoreOps, oldest_load, loads, ops, folder)
 
-/// Little endian.
 [[nodiscard]] std::string pack_store_ops(const StoreOps& ops);
 /// nullopt: it is no such text.
 [[nodiscard]] std::optional<StoreOps> unpack_store_ops(std::string_view text);

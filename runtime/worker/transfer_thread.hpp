@@ -1,6 +1,7 @@
 #pragma once
 // The thread on which a worker's side of a connector reads and writes what it keeps.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -19,6 +20,7 @@ template <class Job, class Done>
 class TransferThread {
  public:
   static constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
+  static constexpr std::chrono::milliseconds kMaxWait{1000};
 
   /// `is_dropped`: jobs that nobody needs at the end.
   TransferThread(std::function<void(Job&)> perform, std::function<bool(const Job&)> is_dropped,
@@ -40,14 +42,21 @@ class TransferThread {
   TransferThread(const TransferThread&) = delete;
   TransferThread& operator=(const TransferThread&) = delete;
 
-  /// Of a save: num_bytes, for which it waits until there is room.
+  /// Of a save: num_bytes, for which it waits until there is room. Where there is none for kMaxWait
+  /// the job is dropped, and nothing waits until there is some: a store that hangs must not hold up
+  /// the steps.
   void add(Job job, std::size_t num_bytes = 0) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] {
+      const auto has_room = [&] {
         return num_bytes == 0 || waiting_bytes_ == 0 ||
                waiting_bytes_ + num_bytes <= max_waiting_bytes_;
-      });
+      };
+      if (!changed_.wait_for(lock, is_late_ ? kMaxWait.zero() : kMaxWait, has_room)) {
+        is_late_ = true;
+        return;
+      }
+      is_late_ = is_late_ && num_bytes == 0;
       waiting_bytes_ += num_bytes;
       jobs_.push_back({std::move(job), num_bytes});
     }
@@ -93,6 +102,7 @@ class TransferThread {
   std::deque<Waiting> jobs_;
   std::size_t waiting_bytes_ = 0;
   std::vector<Done> done_;
+  bool is_late_ = false;  // the last save was dropped
   bool ends_ = false;
   std::thread thread_;  // last: it uses the others
 };
