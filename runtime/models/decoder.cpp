@@ -47,7 +47,7 @@ std::string head_name(const ModelConfig& config, WeightLoader& loader, const Dec
 }
 
 Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
-  if (!loader.parallel().is_last_stage()) {
+  if (!loader.parallel().is_last_stage() || config.task != ModelTask::kDefault) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
@@ -56,6 +56,16 @@ Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderN
       loader,
       {{head_name(config, loader, names), config.vocab_size, loader.shard(config.vocab_size)}},
       config.hidden_size, false, MatrixRole::kHead);
+}
+
+/// "score": a matrix over the classes.
+std::optional<ClassificationHead> load_classes(const ModelConfig& config, WeightLoader& loader) {
+  if (config.task != ModelTask::kClassify) return std::nullopt;
+  if (!loader.parallel().is_last_stage()) {
+    loader.ignore("score.");
+    return std::nullopt;
+  }
+  return std::optional<ClassificationHead>(std::in_place, loader, config, "", "score");
 }
 
 }  // namespace
@@ -164,6 +174,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
                        config.vocab_size, config.hidden_size)),
       final_norm_(load_final_norm(config, loader, options)),
       head_(load_head(config, loader, options.names)),
+      classes_(load_classes(config, loader)),
       weight_bytes_(loader.num_packed_bytes()),
       device_batch_(device),
       adapter_batch_(device) {
@@ -172,7 +183,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
     adapted_embedding_.target = loader.add_adapter_target(
         {{weight_prefix(loader) + "embed_tokens", config.hidden_size, {0, config.hidden_size}}},
         vocab_size, {0, vocab_size}, /*is_embedding=*/true);
-  if (parallel_.is_last_stage())
+  if (parallel_.is_last_stage() && config.task == ModelTask::kDefault)
     adapted_head_.target =
         loader.add_adapter_target({{"lm_head", vocab_size, loader.shard(vocab_size)}},
                                   config.hidden_size, {0, config.hidden_size});
@@ -210,7 +221,7 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
     scratch_bytes = memory.scratch_bytes;
     workspace_bytes = memory.workspace_bytes;
   }
-  if (parallel_.is_last_stage()) {
+  if (parallel_.is_last_stage() && config_.task == ModelTask::kDefault) {
     workspace_bytes = std::max(workspace_bytes, device_.ops().matmul_workspace_bytes(
                                                     head_.spec(), limits.max_num_logit_rows));
     scratch_bytes = std::max(scratch_bytes,
@@ -441,6 +452,11 @@ std::int64_t DecoderModel::num_item_slices() const noexcept {
 void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) {
   CHECK(tower_ != nullptr);
   tower_->encode_slice(device_, Scratch(activations_.bytes()), item, slice, out);
+}
+
+std::vector<float> DecoderModel::pool(PoolingType type, ConstMatrix hidden) const {
+  const std::vector<float> pooled = Model::pool(type, hidden);
+  return classes_ ? classes_->apply(pooled) : pooled;
 }
 
 void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {

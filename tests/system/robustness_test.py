@@ -13,7 +13,7 @@ import tempfile
 import threading
 import unittest
 
-import bench_streams
+from streams import allow_descriptors, read_streams
 from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, nodes_of, wait_until
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -166,9 +166,9 @@ class OneServer(unittest.TestCase):
 
 class ManyStreams(unittest.TestCase):
     def test_a_thousand_streams_at_once_end_alike_whatever_the_soft_limit_of_descriptors(self):
-        bench_streams.allow_descriptors(1100)
+        allow_descriptors(1100)
         with Server(prefix=["bash", "-c", 'ulimit -Sn 256; exec "$@"', "-"]) as server:
-            streams = asyncio.run(bench_streams.read_streams(server.port, 1000, 4))
+            streams = asyncio.run(read_streams(server.port, 1000, 4))
             self.assertEqual(len({text for _, _, text in streams}), 1)
             self.assertEqual(server.wait_idle(), 0)
             self.assertNotIn("cannot accept", server.log())
@@ -356,7 +356,7 @@ class LostFiles(unittest.TestCase):
                     self.assertEqual((status, answer["choices"]), (200, expected["choices"]))
                     self.assertIn(f"{file} was cut short while it was mapped", server.log())
                     wait_until(lambda: server.log().count("engine restarted") == 1, "the restart")
-                    self.assertEqual(file.stat().st_size, size)  # packed anew
+                    self.assertEqual(file.stat().st_size, size)  # repacked
                     self.assertEqual(post(server, "/v1/chat/completions", STORY)[1]["choices"], expected["choices"])
 
 

@@ -225,6 +225,11 @@ BOOST_AUTO_TEST_CASE(a_draft_model_changes_no_token_and_one_that_agrees_is_alway
       BOOST_TEST((drive(twin, jobs, {.token_budget = 50, .preempt_every = 3, .plan_ahead = true}) ==
                   expected),
                  "planned ahead, preempted");
+      for (const std::int32_t draft_every : {3, 40})  // tokens wait, and some become too many
+        BOOST_TEST((drive(twin, jobs,
+                          {.token_budget = 50, .preempt_every = 9, .draft_every = draft_every}) ==
+                    expected),
+                   "drafts every " << draft_every << " steps");
       BOOST_TEST(twin.num_drafted > 100);
       BOOST_TEST(twin.num_accepted == twin.num_drafted);
       if (name != "llama") continue;

@@ -132,6 +132,8 @@ class Ranks {
   std::size_t num_groups_ = 0;
 };
 
+constexpr std::int32_t kNumDrafts = 3;  // of ranks that draft
+
 SchedulerOutput first_step(std::vector<TokenId> tokens, std::size_t num_groups = 1) {
   const auto num_tokens = static_cast<std::int32_t>(tokens.size());
   NewRequestData request{.id = kRequest, .token_ids = std::move(tokens)};
@@ -144,6 +146,7 @@ SchedulerOutput first_step(std::vector<TokenId> tokens, std::size_t num_groups =
   step.scheduled_ids = {kRequest};
   step.num_scheduled_tokens = {num_tokens};
   step.total_num_scheduled_tokens = num_tokens;
+  step.num_drafts_to_make = kNumDrafts;
   return step;
 }
 
@@ -155,6 +158,7 @@ SchedulerOutput next_step(std::int32_t num_computed, RequestId id = kRequest) {
   step.scheduled_ids = {id};
   step.num_scheduled_tokens = {1};
   step.total_num_scheduled_tokens = 1;
+  step.num_drafts_to_make = kNumDrafts;
   return step;
 }
 
@@ -660,7 +664,8 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_draft_model_draft_what_one_does) {
   for (const auto& [size, device] :
        {std::pair(1, "cpu"), {2, "cpu"}, {4, "cpu"}, {1, kDevice}, {2, kDevice}}) {
     BOOST_TEST_CONTEXT(size << " ranks on " << device) {
-      Ranks ranks(size, 1, "auto", model, {.num_draft_tokens = 3, .draft_model = model}, device);
+      Ranks ranks(size, 1, "auto", model, {.num_draft_tokens = kNumDrafts, .draft_model = model},
+                  device);
       auto results = ranks.execute({first_step(kPrompt)});
       for (const auto& result : results) BOOST_REQUIRE(result.ok());
       // The model drafts for itself, and so guesses right.
@@ -701,9 +706,10 @@ BOOST_AUTO_TEST_CASE(the_last_stage_drafts_what_one_rank_does) {
     std::vector<TokenId> alone;
     for (const auto& [tensor, pipeline] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
       BOOST_TEST_CONTEXT(drafter.folder << ", " << tensor << " by " << pipeline) {
-        Ranks ranks(
-            tensor, pipeline, "auto", model,
-            {.num_draft_tokens = 3, .draft_model = drafter.folder, .draft_head = drafter.kind});
+        Ranks ranks(tensor, pipeline, "auto", model,
+                    {.num_draft_tokens = kNumDrafts,
+                     .draft_model = drafter.folder,
+                     .draft_head = drafter.kind});
         const auto results = ranks.execute({first_step(kPrompt)});
         std::vector<TokenId> drafts;
         for (const auto& result : results) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the same workloads on Troupe and on other CPU engines, interleaved, and prints each figure with its goal, the best peer's
 figure and its fraction of the machine's limit, which is sampled in the same round. Builds and installs nothing: peers are
-optional, and without any it prints our own figures and the limits. The table is written to OUT/peers.txt, a chart to
-OUT/peers.svg, all samples to OUT/peers.json.
+optional, and without any it prints our own figures and the limits. The table is written to OUT/NAME.txt, a chart to
+OUT/NAME.svg, all samples to OUT/NAME.json.
 
 All engines get requests over HTTP from the same client. Those of a width run at the same time, and all but the active one are
 stopped (SIGSTOP), so that they are compared within minutes: memory for all of them is needed (up to 20 GiB for Qwen3-0.6B with
@@ -10,7 +10,7 @@ both peers).
 
 Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it,
 and metadata under the name vllm, version X+cpu). Model: a Hugging Face folder with weights in bfloat16. Example:
-  tools/bench_peers.py --model qwen3-0.6b --llama build/bin --gguf bfloat16=q.gguf --gguf int8=q8_0.gguf --works prefill,decode"""
+  tools/bench/bench_peers.py --model qwen3-0.6b --llama build/bin --gguf bfloat16=q.gguf --gguf int8=q8_0.gguf --works prefill,decode"""
 import argparse
 import contextlib
 import ctypes.util
@@ -293,9 +293,10 @@ def limits_of(options):
     return {"stream": float(found[1]), "bf16": float(found[2])}
 
 
-def weights_of(model):
-    """Number of weights of the layers' matrices, and of the head."""
+def weights_of(model, shape):
+    """Number of weights of the layers' matrices that a token needs, and of the head."""
     layers = head = embedding = 0
+    share = shape.get("num_experts_per_tok", 1) / shape.get("num_experts", shape.get("num_local_experts", 1))
     for file in model.glob("*.safetensors"):
         with open(file, "rb") as data:
             header = json.loads(data.read(struct.unpack("<Q", data.read(8))[0]))
@@ -306,14 +307,14 @@ def weights_of(model):
             elif "lm_head" in name:
                 head += size
             elif len(tensor.get("shape", [])) == 2:
-                layers += size
+                layers += size * share if ".experts." in name else size
     return layers, head or embedding
 
 
 def limit_fraction(options, figure, value, limits):
     """Of the matrix units in prefill (the layers' products alone), of the stream's bandwidth in decode (weights in their width, and KV
     cache): more than 1 where an engine keeps them in fewer bits."""
-    layers, head = weights_of(options.model)
+    layers, head = weights_of(options.model, options.shape)
     if re.fullmatch(r"prefill \d+", figure):
         return value * 2 * layers / 1e9 / limits["bf16"] if limits["bf16"] else None
     if match := re.fullmatch(r"decode (\d+) (\w+)", figure):
@@ -406,6 +407,7 @@ def parse_arguments():
     parser.add_argument("--widths", default=",".join(WIDTHS), help=f"of {','.join(WIDTHS)} [all]")
     parser.add_argument("--rounds", type=int, default=3, help="each runs every work on every engine once [3]")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/bench"))
+    parser.add_argument("--name", default="peers", help="of the files in OUT [peers]")
     options = parser.parse_args()
     for name, known in (("works", WORKS), ("widths", WIDTHS)):
         given = getattr(options, name).split(",")
@@ -512,10 +514,10 @@ def main():
     text = table_text(rows, limits)
     print("\n" + text)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "peers.txt").write_text(text + "\n")
+    (options.out / f"{options.name}.txt").write_text(text + "\n")
     samples = {"limits": measurement.limits, "samples": measurement.samples}
-    (options.out / "peers.json").write_text(json.dumps(samples, indent=1) + "\n")
-    draw(rows, options.out / "peers.svg")
+    (options.out / f"{options.name}.json").write_text(json.dumps(samples, indent=1) + "\n")
+    draw(rows, options.out / f"{options.name}.svg")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "preprocessor_config.json").write_text(json.dumps(CONFIG))
         print(f"{'JPEG':>12} {'ours/s':>9} {'Pillow/s':>9} {'torchvision/s':>14} {'ours / Pillow':>14}")
-        ratios = []
+        ratios, torch_ratios = [], []
         for width, height in SIZES:
             data = photo(width, height)
             file = pathlib.Path(folder) / f"{width}.jpg"
@@ -82,9 +82,15 @@ def main():
                 if torchvision is not None:
                     torch.append(rate(torchvision, data))
             ratios.append(statistics.median(ours) / statistics.median(pillow))
+            if torch:
+                torch_ratios.append(statistics.median(ours) / statistics.median(torch))
             shown = f"{statistics.median(torch):14.1f}" if torch else f"{'-':>14}"
             print(f"{width:>7}x{height} {statistics.median(ours):9.1f} {statistics.median(pillow):9.1f} {shown} {ratios[-1]:14.2f}")
         print(f"geometric mean of ours / Pillow: {statistics.geometric_mean(ratios):.2f}")
+        if torch_ratios:
+            print(f"geometric mean of ours / torchvision: {statistics.geometric_mean(torch_ratios):.2f}")
+        else:
+            print("torchvision is skipped: this Python does not have it")
 
 
 if __name__ == "__main__":

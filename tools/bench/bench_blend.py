@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures CacheBlend (arXiv 2405.16444): prompts of 6 to 12 paragraphs, all of which are kept, in a new order.
 
-  bench_blend.py --model FOLDER [--model FOLDER ...] [--binary build/release/troupe] [--output build/bench]
+  tools/bench/bench_blend.py --model FOLDER [--model FOLDER ...] [--binary build/release/troupe] [--output build/bench]
 
 For each share of tokens that is computed: the time to the first token in units of that of a full prefill and of a hit in the
 prefix cache; the KL divergence of the first token's distribution from that of a full prefill (over its 20 likeliest tokens and

@@ -1,12 +1,12 @@
 """bench_first_token.py [ROUNDS]: seconds from the start of `troupe serve` with the demo model until the first token of a
-streamed completion is here. TROUPE_BINARY names the binary."""
+streamed completion is here."""
 import json
 import statistics
 import sys
 import time
 import urllib.request
 
-from support import DEADLINE_S, Server
+from bench_support import DEADLINE_S, Server
 
 
 def seconds_to_first_token():

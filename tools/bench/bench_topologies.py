@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a topology costs, beside a single process measured in the same rounds, and how fast it recovers.
+"""The cost of a topology, compared with a single process measured in the same rounds, and its recovery time.
 
 For each file of configs/ that runs on one host: the time between two tokens of one stream (and what is more of it than in a
 single process), the pause of a stream when its worker's or its scheduler's process is killed, and the CPU time of all processes
@@ -8,15 +8,13 @@ them: `--threads 1` leaves a core of two to the messages."""
 import http.client
 import json
 import os
-import pathlib
 import signal
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
-from support import Server, cpu_seconds, wait_until  # noqa: E402
+from bench_support import ROOT, Server, cpu_seconds, progress, wait_until
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 OPTIONS = sys.argv[2:]
 IDLE_S = 5
@@ -73,9 +71,9 @@ def main():
         between = {file: [] for file in files}
         for number in range(ROUNDS):  # interleaved: what disturbs one round disturbs all
             for file in files:
-                print(f"\r{file} {number + 1}/{ROUNDS} ", end="", file=sys.stderr, flush=True)
+                progress(f"{file} {number + 1}/{ROUNDS}")
                 between[file].append(token_to_token_us(arrivals(servers[file])))
-        print("\r" + 60 * " ", end="\r", file=sys.stderr)
+        progress("")
         single = min(between["single-process.conf"])
         for file in files:
             best, server = min(between[file]), servers[file]

@@ -2,22 +2,21 @@
 """Prompts and tokens of Mamba-2 beside those of transformers on the same threads, in bfloat16, where torch and transformers
 are installed.
 
-usage: bench_mamba.py TROUPE MODEL [ROUNDS] [THREADS] [LAYERS]     MODEL: a folder, written if it is not there: random weights
+usage: bench_mamba.py MODEL [ROUNDS] [THREADS] [LAYERS]     MODEL: a folder, written if it is not there: random weights
 in the shape of mamba2-130m, with the tokenizer of the reference model"""
 import json
 import pathlib
-import re
 import shutil
 import statistics
 import struct
-import subprocess
 import sys
 import time
-import urllib.request
 
 import numpy
 
-REFERENCE = pathlib.Path(__file__).resolve().parents[1] / "golden/models/models/mamba2"
+from bench_support import QUIET, ROOT, THREADS, Server, post
+
+REFERENCE = ROOT / "tests/golden/models/models/mamba2"
 HIDDEN, HEADS, HEAD_DIM, STATE, GROUPS, WIDTH, VOCABULARY = 768, 24, 64, 128, 1, 4, 50288
 PROMPT, OUTPUT = 512, 64
 
@@ -57,29 +56,14 @@ def prompt(seed):
     return [int(token) for token in numpy.random.default_rng(seed).integers(2, VOCABULARY, PROMPT)]
 
 
-def ours(binary, model, threads, rounds):
+def ours(model, threads, rounds):
     """Seconds of a prompt, and of a token behind it."""
-    process = subprocess.Popen([binary, "serve", str(model), "--port", "0", "--threads", threads, "--max-model-len", "4096",
-                                "--log-level", "warning"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    url = next((match.group(1) for match in (re.search(r"(http://[0-9.:]+)/v1/chat", line) for line in process.stdout) if match),
-               None)
-    if url is None:
-        raise SystemExit("the server did not start")
-
-    def complete_s(seed, count):
-        body = {"prompt": prompt(seed), "max_tokens": count, "ignore_eos": True, "temperature": 0}
-        request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        start = time.perf_counter()
-        with urllib.request.urlopen(request, timeout=600) as answer:
-            answer.read()
-        return time.perf_counter() - start
-    try:
+    with Server(str(model), "--threads", threads, "--max-model-len", "4096", *QUIET) as server:
+        def complete_s(seed, count):
+            return post(server, {"prompt": prompt(seed), "max_tokens": count})[0]
         complete_s(0, 2)
         prompts = [complete_s(2 * seed + 1, 1) for seed in range(rounds)]
         whole = [complete_s(2 * seed + 2, 1 + OUTPUT) for seed in range(rounds)]
-    finally:
-        process.terminate()
-        process.wait()
     prompt_s = statistics.median(prompts)
     return prompt_s, (statistics.median(whole) - prompt_s) / OUTPUT
 
@@ -107,15 +91,17 @@ def theirs(model, threads, rounds):
 
 
 def main():
-    binary, model = sys.argv[1], pathlib.Path(sys.argv[2])
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
-    threads = sys.argv[4] if len(sys.argv) > 4 else "2"
+    model = pathlib.Path(sys.argv[1])
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    threads = sys.argv[3] if len(sys.argv) > 3 else str(THREADS)
     if not model.exists():
-        write_model(model, int(sys.argv[5]) if len(sys.argv) > 5 else 24)
-    prompt_s, token_s = ours(binary, model, threads, rounds)
+        write_model(model, int(sys.argv[4]) if len(sys.argv) > 4 else 24)
+    prompt_s, token_s = ours(model, threads, rounds)
     print(f"Mamba-2: a prompt of {PROMPT} tokens {prompt_s * 1e3:.0f} ms, a token {token_s * 1e3:.2f} ms")
     peer = theirs(model, threads, rounds)
-    if peer is not None:
+    if peer is None:
+        print("transformers is skipped: this Python does not have it")
+    else:
         print(f"in transformers {peer[0] * 1e3:.0f} ms and {peer[1] * 1e3:.2f} ms; by ours: prompts {peer[0] / prompt_s:.2f} "
               f"tokens {peer[1] / token_s:.2f}")
 
