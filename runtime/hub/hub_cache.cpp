@@ -129,7 +129,13 @@ std::vector<std::string> files_in(const fs::path& folder) {
   return files;
 }
 
-/// Whether a snapshot holds all that a model of safetensors needs. What an interrupted download has
+/// Weights of torch.save, which are read where there are none as safetensors.
+bool is_torch_file(std::string_view name) {
+  return name.starts_with("pytorch_model") && name.ends_with(".bin") &&
+         name.find('/') == std::string_view::npos;
+}
+
+/// Whether a snapshot holds all that a model in a folder needs. What an interrupted download has
 /// left, or a program that wanted the tokenizer only, does not.
 bool is_whole(const fs::path& folder) {
   const auto has = [&](const std::string& name) {
@@ -141,11 +147,15 @@ bool is_whole(const fs::path& folder) {
   if (!has("config.json") || std::none_of(kTokenizers.begin(), kTokenizers.end(),
                                           [&](const char* name) { return has(name); }))
     return false;
-  if (const auto parts = files_of_index(folder / "model.safetensors.index.json"))
-    return std::all_of(parts->begin(), parts->end(), has);
+  for (const char* const index : {"model.safetensors.index.json", "pytorch_model.bin.index.json"})
+    if (const auto parts = files_of_index(folder / index))
+      return std::all_of(parts->begin(), parts->end(), has);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().extension() == ".safetensors" && entry.is_regular_file(ignored)) return true;
+    if ((entry.path().extension() == ".safetensors" ||
+         is_torch_file(entry.path().filename().string())) &&
+        entry.is_regular_file(ignored))
+      return true;
   return false;
 }
 
@@ -176,6 +186,9 @@ Result<std::vector<std::string>> files_to_load(const HubReference& reference,
          (!has_parts && std::find(files.begin(), files.end(), "model.safetensors") == files.end())))
       chosen.push_back(path), has_weights = true;
   }
+  if (!has_weights && gguf.empty())
+    for (const std::string& path : files)
+      if (is_torch_file(path)) chosen.push_back(path), has_weights = true;
   if (has_weights) return chosen;
   return Error{ErrorCode::kNotFound,
                reference.repository + " has no weights as safetensors" +

@@ -52,7 +52,16 @@ bool is_empty_value(const json& value) {
          ((value.is_object() || value.is_array()) && value.empty());
 }
 
-/// PEFT takes a pattern for a regular expression; those that are names are what is written.
+/// PEFT takes a pattern for a regular expression. Those that are names are what is written, and
+/// those that it makes of names itself: ".*\\.gate_up_proj".
+std::string name_in_pattern(std::string_view pattern) {
+  constexpr std::string_view kAnything = ".*\\.";
+  if (pattern.starts_with(kAnything)) pattern.remove_prefix(kAnything.size());
+  std::string name;
+  for (std::size_t i = 0; i < pattern.size(); ++i)
+    if (!pattern.substr(i).starts_with("\\.")) name += pattern[i];
+  return name;
+}
 bool is_module_name(std::string_view pattern) {
   return !pattern.empty() && std::ranges::all_of(pattern, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -71,9 +80,10 @@ std::vector<std::pair<std::string, T>> read_pattern(ConfigFields& fields, std::s
   std::vector<std::pair<std::string, T>> patterns;
   const json* const object = fields.object(key);
   if (object == nullptr) return patterns;
-  for (const auto& [pattern, value] : object->items()) {
+  for (const auto& [given, value] : object->items()) {
+    const std::string pattern = name_in_pattern(given);
     if (!is_module_name(pattern))
-      fields.fail(ErrorCode::kUnsupported, std::string(key) + ": \"" + pattern.substr(0, 128) +
+      fields.fail(ErrorCode::kUnsupported, std::string(key) + ": \"" + given.substr(0, 128) +
                                                "\" is a regular expression, only names of modules "
                                                "are supported");
     const double number = value.is_number() ? value.template get<double>() : 0;

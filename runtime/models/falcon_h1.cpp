@@ -150,6 +150,7 @@ constexpr GgufRenaming kGgufTensors[] = {{"ssm_in.", "mamba.in_proj."},
                                          {"ssm_norm.", "mamba.norm.", GgufShape::kVector},
                                          {"ssm_out.", "mamba.out_proj."},
                                          {"ffn_norm.", "pre_ff_layernorm."},
+                                         {"ffn_norm", "pre_ff_layernorm.weight"},  // in most files
                                          {"ffn_gate.", "feed_forward.gate_proj."},
                                          {"ffn_up.", "feed_forward.up_proj."},
                                          {"ffn_down.", "feed_forward.down_proj."}};

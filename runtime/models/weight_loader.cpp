@@ -587,11 +587,16 @@ Result<void> WeightLoader::check_unused() const {
 
 Result<void> WeightLoader::finish() {
   if (!errors_.empty()) {
+    // Several matrices may be parts of one tensor.
+    std::vector<std::string> messages;
+    for (const Error& each : errors_)
+      if (std::ranges::find(messages, each.message) == messages.end())
+        messages.push_back(each.message);
     Error error = errors_.front();
-    for (std::size_t i = 1; i < std::min(errors_.size(), kMaxErrors); ++i)
-      error.message += "; " + errors_[i].message;
-    if (errors_.size() > kMaxErrors)
-      error.message += "; and " + std::to_string(errors_.size() - kMaxErrors) + " more";
+    for (std::size_t i = 1; i < std::min(messages.size(), kMaxErrors); ++i)
+      error.message += "; " + messages[i];
+    if (messages.size() > kMaxErrors)
+      error.message += "; and " + std::to_string(messages.size() - kMaxErrors) + " more";
     return error;
   }
   RETURN_IF_ERROR(check_unused());

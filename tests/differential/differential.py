@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Random configurations of every family: what Troupe says against what transformers says, in float32.
 
-  differential.py [--count N] [--seed N] [--only INDEX] [--keep FOLDER] [FAMILY...]
+  differential.py [--count N] [--seed N] [--only INDEX] [--keep FOLDER] [--gguf] [FAMILY...]
 
 The family "adapters" is of random LoRA adapters on random models of other families, against PEFT; "damaged" has a
-tensor that is missing or of another shape, which the error must name with its file and both shapes.
+tensor that is missing or of another shape, which the error must name with its file and both shapes. With --gguf, each
+checkpoint is a GGUF file, which llama.cpp's converter writes (gguf_files.py).
 
 Of each configuration a random checkpoint is written, and answered by build/release/tests/answer_models (or
 $TROUPE_ANSWER_MODELS). Troupe continues a few prompts greedily; transformers reads prompt and continuation at once. All
@@ -26,6 +27,7 @@ import tempfile
 
 import torch
 
+import gguf_files
 import reference
 from families import FAMILIES, foreign_fields
 
@@ -64,8 +66,9 @@ class Answers:
 class Case:
     """One checkpoint, and what is asked of it."""
 
-    def __init__(self, family, seed, index, folder):
+    def __init__(self, family, seed, index, folder, is_gguf=False):
         self.family = family
+        self.gguf = folder.with_suffix(".gguf") if is_gguf else None
         chance = random.Random(f"{seed} {family} {index}")
         for self.num_draws in range(MAX_DRAWS):
             shutil.rmtree(folder, ignore_errors=True)
@@ -78,10 +81,14 @@ class Case:
                     config |= dict(hidden_size=chance.choice((32, 64, 96)), intermediate_size=chance.choice((32, 64)))
                 if family == base and chance.random() < FOREIGN_SHARE:
                     config |= foreign_fields(config, chance)
+                if is_gguf:
+                    gguf_files.settle(family, config)
                 self.checkpoint = reference.Checkpoint(folder, config, chance, in_one_file=family == PACKED)
                 self.adapter = reference.add_adapter(self.checkpoint, chance) if family == ADAPTERS else None
                 if family == PACKED:
                     reference.pack_experts(self.checkpoint, chance)
+                if is_gguf:
+                    gguf_files.convert(folder, self.gguf)
                 self.named = reference.damage(self.checkpoint, chance) if family == DAMAGED else None
                 self.draw_prompts(chance)
                 self.expected = self.reference_rows([[*prompt] for prompt in self.prompts])
@@ -189,7 +196,7 @@ class Case:
 
     def ask(self, answers):
         """What Troupe says, or refuses with."""
-        case = dict(model=str(self.checkpoint.folder), prompts=self.prompts, num_outputs=OUTPUTS)
+        case = dict(model=str(self.gguf or self.checkpoint.folder), prompts=self.prompts, num_outputs=OUTPUTS)
         if self.items is not None:
             case["items"] = self.items
         if self.adapter is not None:
@@ -212,7 +219,7 @@ def run(family, arguments, answers, folder):
     refusals = collections.Counter()
     indices = range(arguments.count) if arguments.only is None else [arguments.only]
     for index in indices:
-        case = Case(family, arguments.seed, index, folder)
+        case = Case(family, arguments.seed, index, folder, arguments.gguf)
         counts["drawn again"] += case.num_draws
         answer = case.ask(answers)
         if case.named is not None:
@@ -249,9 +256,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int)
     parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--gguf", action="store_true")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join((*FAMILIES, PACKED, ADAPTERS, DAMAGED)))
     arguments = parser.parse_args()
-    known = [*FAMILIES, PACKED, ADAPTERS, DAMAGED]
+    known = list(gguf_files.FAMILIES) if arguments.gguf else [*FAMILIES, PACKED, ADAPTERS, DAMAGED]
+    if arguments.gguf and gguf_files.SOURCE is None:
+        parser.error("--gguf: LLAMA_CPP does not name llama.cpp's source")
     unknown = set(arguments.families) - set(known)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")

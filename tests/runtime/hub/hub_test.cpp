@@ -107,7 +107,12 @@ BOOST_AUTO_TEST_CASE(the_files_that_are_loaded_are_chosen) {
   BOOST_TEST(chosen({"consolidated.safetensors", "params.json"}) ==
                  (Paths{"consolidated.safetensors", "params.json"}),
              boost::test_tools::per_element());
-  BOOST_TEST(chosen({"pytorch_model.bin"})[0] ==
+  BOOST_TEST(
+      chosen({"config.json", "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json",
+              "training_args.bin"}) == (Paths{"config.json", "pytorch_model.bin.index.json",
+                                              "pytorch_model-00001-of-00001.bin"}),
+      boost::test_tools::per_element());
+  BOOST_TEST(chosen({"flax_model.msgpack", "training_args.bin"})[0] ==
              "a/b has no weights as safetensors; Troupe reads safetensors and GGUF files");
   BOOST_TEST(chosen({"x.gguf", "y.gguf"})[0] ==
              "a/b has no weights as safetensors; name one of its GGUF files as a/b:FILE: x.gguf, "

@@ -317,7 +317,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_with_its_file_tensor_and_shape
         Change{"peft_type", "LOHA", "peft_type is \"LOHA\""},
         Change{"some_new_field", 3, "some_new_field is 3"}, Change{"r", 3, "expected [3, 128]"},
         Change{"r", nullptr, "r is missing"},
-        Change{"rank_pattern", {{".*q_proj", 2}}, "regular expression"}}) {
+        Change{"rank_pattern", {{".*q_proj", 2}}, "regular expression"},
+        Change{"rank_pattern", {{".*\\.q_proj", 2}}, "expected [2, 128]"}}) {
     const fs::path folder = copied_adapter("llama_qv", "changed");
     change_config(folder, change.key, change.value);
     error = load_error("llama", folder);

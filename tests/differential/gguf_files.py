@@ -1,0 +1,58 @@
+"""Checkpoints as llama.cpp's own converter writes them to GGUF files, without a vocabulary.
+
+LLAMA_CPP names the folder of llama.cpp's source (the source archive of llama-cpp-python on PyPI has it under vendor)."""
+import logging
+import os
+import pathlib
+import sys
+
+SOURCE = os.environ.get("LLAMA_CPP")
+# Of families that llama.cpp has; the others are not converted.
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "smollm3", "glm4",
+            "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "llama4_text", "deepseek_v3", "mamba2", "falcon_h1")
+# What such files do not say, as llama.cpp takes it; None: what the class has.
+FIXED = {
+    "llama4_text": dict(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1, attn_temperature_tuning=True,
+                        use_qk_norm=True, no_rope_layer_interval=4, no_rope_layers=None, moe_layers=None,
+                        layer_types=None, attention_bias=False, interleave_moe_layer_step=1),
+    "qwen3_moe": dict(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False),
+    "qwen2_moe": dict(norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False),
+    "mixtral": dict(sliding_window=None),
+    "mistral": dict(sliding_window=None),
+    "qwen2": dict(use_sliding_window=False, layer_types=None),
+    "qwen3": dict(use_sliding_window=False, layer_types=None),
+    "mamba2": dict(use_bias=False, time_step_limit=None, norm_before_gate=None),
+    "falcon_h1": dict(mamba_norm_before_gate=False, mamba_proj_bias=False, projectors_bias=False, mlp_multipliers=[0.8, 0.6],
+                      ssm_multipliers=[0.7, 0.9, 0.4, 0.5, 0.35], attention_bias=False, mlp_bias=False,
+                      tie_word_embeddings=False),
+}
+
+
+def settle(family, config):
+    """Fields of a configuration that the files do not tell, as they are read from them."""
+    for key, value in FIXED.get(family, {}).items():
+        if value is None:
+            config.pop(key, None)
+        else:
+            config[key] = value
+
+
+def convert(folder, path):
+    """Throws what the converter throws of a configuration that it does not take."""
+    for each in (SOURCE, f"{SOURCE}/gguf-py"):
+        if each not in sys.path:
+            sys.path.insert(0, each)
+    import gguf
+    import torch
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+    logging.disable(logging.WARNING)
+    folder = pathlib.Path(folder)
+    architecture = get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT)
+    with torch.inference_mode():
+        model = get_model_class(architecture)(folder, gguf.LlamaFileType.ALL_F32, pathlib.Path(path), eager=True)
+        model.set_vocab = lambda: None
+        model.write()
+
+
+if __name__ == "__main__":
+    convert(*sys.argv[1:])
