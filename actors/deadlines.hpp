@@ -8,7 +8,7 @@ namespace troupe {
 /// For requests that the receiver can answer without waiting.
 inline constexpr std::chrono::minutes kControlDeadline{1};
 inline constexpr std::chrono::hours kLoadDeadline{1};       ///< weights are read
-inline constexpr std::chrono::minutes kEncodeDeadline{10};  ///< pictures wait for their turn
-inline constexpr std::chrono::minutes kPauseDeadline{10};   ///< requests may run to their end first
+inline constexpr std::chrono::minutes kEncodeDeadline{10};  ///< images wait in a queue
+inline constexpr std::chrono::minutes kPauseDeadline{10};   ///< running requests may finish first
 
 }  // namespace troupe

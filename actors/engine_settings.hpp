@@ -1,5 +1,5 @@
 #pragma once
-// The settings of an engine's actors: the options, and what is known of the model and its cache.
+// The settings of an engine's actors, from the options, the model and its cache.
 // Every node derives them from the same options.
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class ItemCache;
 /// The option of that name; where it is empty and there are encoders, the connector that fetches
 /// their outputs over the nodes' network.
 [[nodiscard]] std::string ec_transfer_config(const Options& options);
-/// Whether encoders and connector fit together. Errors: kInvalidArgument naming what does not, and
+/// Checks that encoders and connector are consistent. Errors: kInvalidArgument, and
 /// those of parse_connector_config and find_ec_connector.
 [[nodiscard]] Result<void> check_encoders(const Options& options);
 
@@ -38,18 +38,18 @@ class ItemCache;
 /// max_model_len.
 [[nodiscard]] Result<KVCacheConfig> kv_cache_config(const Options& options,
                                                     const ModelLoaded& model);
-/// The length that the workers have loaded the model for or, if it is to follow from the memory, as
-/// much of it as fits in the cache. Errors: those of check_prompts_fit.
+/// The length for which the workers have loaded the model or, with max-model-len auto, as much of
+/// it as fits in the cache. Errors: those of check_prompts_fit.
 [[nodiscard]] Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
                                                  const KVCacheConfig& cache);
 
 [[nodiscard]] KVCacheSettings kv_cache_settings(const EngineOptions& engine,
                                                 const ModelLoaded& model,
                                                 const KVCacheConfig& cache);
-/// Room and budget for no less than one item; none for a model that takes text alone.
+/// Cache size and budget for at least one item; none for a text-only model.
 [[nodiscard]] EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine,
                                                           const ModelLoaded& model);
-/// Whether a step has room for an item that must not be cut. Errors: kInvalidArgument.
+/// Checks that a step can hold an item that must not be split. Errors: kInvalidArgument.
 [[nodiscard]] Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model);
 [[nodiscard]] SchedulerConfig scheduler_config(const EngineOptions& engine,
                                                const ModelLoaded& model,

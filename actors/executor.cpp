@@ -10,32 +10,32 @@
 namespace troupe {
 namespace {
 
-/// Owns the list of workers of one engine; one entry may stand for those of a host, where they are
-/// in other processes. A step goes to all of them, also while they compute the
-/// one before; its result is that of the output rank, once all have answered, and the first failure
-/// is the step's. Which steps are open is the Scheduler's to know: it drops what answers none of
-/// them. So do the workers with a GrammarOutput for a step that they do not have open.
+/// Owns the list of workers of one engine; an entry may be the proxy for the workers of a host in
+/// other processes. A step is sent to all of them, also while they compute the previous one; its
+/// result is that of the output rank, once all have answered, and the first failure fails the step.
+/// The Scheduler keeps the open steps, and drops answers to others; likewise the workers drop a
+/// GrammarOutput for a step that is not open.
 ///
-/// What else is asked of all workers goes to them by CollectiveRpc, in the order of the steps and
-/// calls; the replies come in rank order, all of them or the first failure.
+/// Other methods of all workers are called by CollectiveRpc, in the order of steps and calls; the
+/// replies are returned in rank order, all of them or the first failure.
 struct ExecutorState {
   ExecutorState() = default;
   static inline const char* name = "executor";
 
   std::vector<WorkerActor> workers;
   std::optional<StepAnswers> answers;  ///< none with one worker: its answer is the step's
-  std::uint32_t generation = 0;        ///< times that the workers have been told to meet
-  SchedulerActor scheduler;            ///< whoever asked for the latest step
+  std::uint32_t generation = 0;        ///< number of JoinGroup messages
+  SchedulerActor scheduler;            ///< the sender of the latest step
 
-  /// Somebody who waits for the results of a call.
+  /// Waits for the results of a call.
   struct Caller {
     caf::typed_response_promise<CollectiveRpcReply> promise;
     double timeout_s = 0;
-    bool joins = false;  ///< the ranks meet when it has succeeded
+    bool joins = false;  ///< the ranks join their group after it
   };
   std::optional<CollectiveCalls> calls;
   std::map<std::uint64_t, Caller> callers;  ///< by call
-  SupervisorActor progress_listener;        ///< whoever made the latest call
+  SupervisorActor progress_listener;        ///< the sender of the latest call
 };
 
 using Self = ExecutorActor::stateful_pointer<ExecutorState>;
@@ -69,7 +69,7 @@ caf::result<CollectiveRpcReply> call_workers(Self self, CollectiveRpc& rpc) {
   return promise;
 }
 
-/// Nothing, while a call is open or if it is over.
+/// Does nothing while the call is open, or if it has ended.
 void end_call(Self self, std::uint64_t call, std::optional<CollectiveRpcReply> reply) {
   if (!reply) return;
   auto caller = state(self).callers.extract(call);
@@ -83,7 +83,7 @@ ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<Work
   state(self).calls.emplace(parallel.world_size());
   if (parallel.world_size() > 1) {
     state(self).answers.emplace(parallel);
-    // Workers outlive this actor: the next one counts on from elsewhere.
+    // Workers outlive this actor: the next one starts with other numbers.
     state(self).generation = static_cast<std::uint32_t>(parallel.incarnation << 16);
   }
   return {

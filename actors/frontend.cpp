@@ -1,5 +1,5 @@
-// The Frontend: the HTTP server in front of the RequestRouter. Where that one is in another
-// process, it keeps a journal of its own, so that requests outlive the RequestRouter as well.
+// The Frontend: the HTTP server in front of the RequestRouter. If that runs in another process, the
+// Frontend keeps a journal of its own, so that requests survive the RequestRouter as well.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -18,12 +18,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// For clients to take the end of what was aborted; who does not read would hold up the shutdown.
+/// For clients to read the end of aborted requests: one that does not must not delay the shutdown.
 constexpr auto kLastAnswers = 2s;
-/// The RequestRouter, as the journal sees it.
+/// The RequestRouter's number in the journal.
 constexpr std::size_t kRouter = 0;
 
-/// Requests that the RequestRouter has, or is to get.
+/// The requests of the RequestRouter, and those that wait for it.
 struct OwnJournal {
   RequestJournal requests;
   Coordinator coordinator{1};
@@ -38,9 +38,9 @@ struct FrontendState {
   std::unique_ptr<EngineMetrics> metrics;
   std::unique_ptr<FrontendPort> port;
   std::unique_ptr<Server> server;       ///< none before Listen
-  RequestRouterActor router;            ///< null: it is gone, and the next one not there yet
+  RequestRouterActor router;            ///< null: lost, and not yet replaced
   std::unique_ptr<OwnJournal> journal;  ///< null: the RequestRouter is in this process
-  /// Questions that the RequestRouter has not answered; who asked fails with it.
+  /// Questions that the RequestRouter has not answered; they fail when it is lost.
   std::map<std::uint64_t, std::function<void(const caf::error&)>> questions;
   std::uint64_t num_questions = 0;
   caf::typed_response_promise<Listening> listening;
@@ -81,7 +81,7 @@ void refuse(FrontendState& frontend, RequestId id, const Error& error) {
   frontend.deliver(std::move(refusal));
 }
 
-/// Gives the RequestRouter what waits for it.
+/// Sends the RequestRouter the waiting requests.
 void submit_waiting(Self self) {
   FrontendState& frontend = state(self);
   OwnJournal& journal = *frontend.journal;
@@ -104,12 +104,12 @@ void abort(Self self, const std::vector<RequestId>& ids) {
   FrontendState& frontend = state(self);
   if (!frontend.journal) return send(self, frontend.router, AbortRequests{ids});
   RequestJournal::Aborted aborted = frontend.journal->requests.abort(ids);
-  // Those that it does not know are questions, which the RequestRouter alone has.
+  // Ids unknown to the journal are those of questions, which only the RequestRouter has.
   if (frontend.router) send(self, frontend.router, AbortRequests{ids});
   frontend.deliver(std::move(aborted.ended));
 }
 
-/// Asks the RequestRouter for somebody else, who is not left without an answer if that one ends.
+/// Forwards a question to the RequestRouter; it fails if that ends.
 template <class Answer, class Question>
 caf::result<Answer> hand_on(Self self, const Question& question) {
   FrontendState& frontend = state(self);
@@ -170,13 +170,13 @@ void connect_router(Self self, const RequestRouterActor& router) {
             if (state(self).router == router) on_router_connected(self, connected);
           },
           [self](const caf::error& error) {
-            // Its end is noticed by the Supervisor, and here.
+            // The Supervisor and this actor detect its end.
             log_warning("the request router took no connection",
                         kv("error", to_text(error, self->system())));
           });
 }
 
-/// What it had goes on in the next one.
+/// Its requests continue in the next one.
 void lose_router(Self self, const std::string& why) {
   FrontendState& frontend = state(self);
   const caf::error reason = exit_reason_of("the request router is gone: " + why);
@@ -191,12 +191,12 @@ void lose_router(Self self, const std::string& why) {
   submit_waiting(self);
 }
 
-/// The server's clients have had their last answers, or time enough.
+/// The server's clients have read their last answers, or the deadline has passed.
 void end_drain(FrontendState& frontend) {
   if (frontend.drained.pending()) frontend.drained.deliver(Drained{frontend.num_aborted});
 }
 
-/// What still runs is aborted.
+/// Aborts the requests that still run.
 void abort_rest(Self self) {
   FrontendState& frontend = state(self);
   const FrontendActor me = self;
@@ -233,7 +233,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
   connect_router(self, router);
   return {
       [self](const Listen&) -> caf::result<Listening> {
-        // Another Supervisor asks where.
+        // Another Supervisor asks for the port.
         if (const auto& server = state(self).server) return Listening{.port = server->port()};
         state(self).listening = self->make_response_promise<Listening>();
         auto promise = state(self).listening;

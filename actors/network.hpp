@@ -1,12 +1,12 @@
 #pragma once
 // Connections between nodes: CAF's network layer behind a gate that authenticates and validates.
 //
-// CAF accepts anyone who can connect, trusts the content of frames, and gives peers full control.
+// CAF accepts every connection, trusts the content of frames, and gives peers full control.
 // So both ends of a connection first authenticate by a certificate (TLS) or by the cluster's
 // secret, and then only valid frames are passed to CAF. CAF's own TLS module is not used: a failed
 // handshake leaves errors in OpenSSL's queue that end healthy connections, an idle peer makes it
 // spin, a missing file aborts the process at the first connection, and rejections are not logged
-// (0.17.6). Like that module, this uses a middleman actor that creates the connections.
+// (0.17.6). Like that module, this uses a middleman actor that creates the
 // connections.
 
 #include <caf/io/middleman_actor.hpp>

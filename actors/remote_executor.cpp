@@ -1,5 +1,5 @@
-// The Executor as a Worker in another process of its host sees it: calls and steps come out of a
-// ring, answers go into another.
+// The proxy of the Executor for a Worker in another process of its host: it reads calls and steps
+// from a ring, and writes answers to another.
 #include <thread>
 
 #include "actors/spawn.hpp"
@@ -12,10 +12,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// For a ring that is full. The engine reads it all the time.
+/// For a full ring. The engine reads it continuously.
 constexpr auto kSendDeadline = 5s;
 
-/// Owns the worker's end of the rings. A thread hands the worker its steps, in the name of this
+/// Owns the worker's end of the rings. A thread sends the worker its steps in the name of this
 /// actor, which gets the answers. It ends with the worker, and with the engine's end of the rings.
 struct RemoteExecutorState {
   RemoteExecutorState() = default;

@@ -13,15 +13,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// For a ring that is full. Workers that compute take steps out of theirs all the same, so that
-/// there is room for many; these have stopped.
+/// For a full ring. Workers read their rings also while they compute, so a ring that stays full
+/// belongs to a stopped one.
 constexpr auto kSendDeadline = 5s;
-/// More than can be open at once. The Executor knows which of them are.
+/// More than can be open at once. The Executor has the open ones.
 constexpr std::size_t kMaxRecentSteps = 64;
 
 /// Owns the engine's end of the rings. One thread per worker posts its answers to the Executor, in
-/// the order of the ring. Any worker that is lost ends the actor, because the group is of no use
-/// without it; steps that wait for an answer have failed then.
+/// the order of the ring. The loss of any worker ends the actor, since the group cannot work
+/// without it; steps without an answer have failed then.
 struct RemoteWorkersState {
   RemoteWorkersState() = default;
   ~RemoteWorkersState() {
@@ -31,7 +31,7 @@ struct RemoteWorkersState {
   static inline const char* name = "remote_workers";
 
   std::shared_ptr<StepRings> rings;
-  StepSinkActor executor;  ///< who sends steps; null before the first message
+  StepSinkActor executor;  ///< the sender of steps; null before the first message
   std::deque<std::uint64_t> recent_steps;
   std::vector<std::thread> readers;
 };
@@ -50,7 +50,7 @@ void read_answers(StepRings& rings, std::size_t i, const StepSinkActor& executor
   }
 }
 
-/// Answers go to whoever sends first.
+/// Answers go to the sender of the first message.
 void know_executor(Self self) {
   RemoteWorkersState& workers = state(self);
   if (workers.executor) return;
@@ -71,7 +71,7 @@ void fail_recent_steps(Self self, const std::string& reason) {
   workers.recent_steps.clear();
 }
 
-/// The rest of the rings is of no use after an error: a step that some have and others have not.
+/// The rings cannot be used after an error: some workers have received a step and others not.
 template <class Message>
 void send_to_all(Self self, const Message& message) {
   RemoteWorkersState& workers = state(self);

@@ -1,5 +1,4 @@
-// The Scheduler: drives schedule -> execute -> update, and carries the core's questions to the
-// cache managers.
+// The Scheduler: drives schedule -> execute -> update.
 #include "runtime/scheduler/scheduler.hpp"
 
 #include <algorithm>
@@ -11,92 +10,35 @@
 #include <utility>
 #include <variant>
 
+#include "actors/scheduler_ports.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/processors/adapter_registry.hpp"
 
 namespace troupe {
 namespace {
 
-/// While nothing can be computed, the workers' side of the KV connector is asked for news this
-/// often.
+/// While nothing can be computed, the workers' side of the KV connector is polled at this
+/// interval.
 constexpr double kConnectorPollSeconds = 0.001;
 
-/// Sends a question to an actor; the reply is set when the answer arrives. If it cannot, the
-/// Scheduler cannot go on: it ends with the error, and the Supervisor, who watches it, decides.
-template <class Answer, class Self, class Handle, class Question>
-Reply<Answer> ask_for(Self* self, const Handle& to, Question question) {
-  auto [reply, setter] = Reply<Answer>::pending();
-  ask(self, to, std::move(question))
-      .then([setter = setter](Answer& answer) { setter.set(std::move(answer)); },
-            [self](const caf::error& error) {
-              log_error("a cache manager gave no answer",
-                        kv("error", to_text(error, self->system())));
-              self->quit(error);
-            });
-  return std::move(reply);
-}
-
-using Self = SchedulerActor::pointer;
-
-class KVCacheActorPort final : public KVCachePort {
- public:
-  KVCacheActorPort(Self self, KVCacheManagerActor to) : self_(self), to_(std::move(to)) {}
-  void send(KVCacheUpdates updates) override { troupe::send(self_, to_, std::move(updates)); }
-  Reply<SlotsAllocated> allocate(AllocateSlots question) override {
-    return ask_for<SlotsAllocated>(self_, to_, std::move(question));
-  }
-  Reply<PrefixHit> lookup(LookupPrefix question) override {
-    return ask_for<PrefixHit>(self_, to_, std::move(question));
-  }
-  Reply<RequestAdmitted> admit(AdmitRequest question) override {
-    return ask_for<RequestAdmitted>(self_, to_, std::move(question));
-  }
-  Reply<BlockOps> get_block_ops(GetBlockOps question) override {
-    return ask_for<BlockOps>(self_, to_, std::move(question));
-  }
-  Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
-    return ask_for<BlockTableRead>(self_, to_, std::move(question));
-  }
-  Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) override {
-    return ask_for<InvalidBlocksFound>(self_, to_, std::move(question));
-  }
-  Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
-    return ask_for<PrefixCacheReset>(self_, to_, std::move(question));
-  }
-
- private:
-  Self self_;
-  KVCacheManagerActor to_;
-};
-
-class EncoderCacheActorPort final : public EncoderCachePort {
- public:
-  EncoderCacheActorPort(Self self, EncoderCacheManagerActor to) : self_(self), to_(std::move(to)) {}
-  void send(EncoderCacheUpdates updates) override { troupe::send(self_, to_, std::move(updates)); }
-  Reply<EncoderInputsPlanned> plan(PlanEncoderInputs question) override {
-    return ask_for<EncoderInputsPlanned>(self_, to_, std::move(question));
-  }
-  Reply<FreedEncoderOutputs> take_freed(TakeFreedEncoderOutputs question) override {
-    return ask_for<FreedEncoderOutputs>(self_, to_, std::move(question));
-  }
-
- private:
-  Self self_;
-  EncoderCacheManagerActor to_;
-};
-
-/// A grammar that is being made. `grammar` is the compiler's to fill until GrammarCompiled has
-/// come.
+/// A grammar that is being compiled. The compiler writes `grammar`, until GrammarCompiled
+/// arrives.
 struct PendingGrammar {
   std::uint64_t sequence = 0;  ///< of its request
   std::shared_ptr<std::optional<Result<std::unique_ptr<Grammar>>>> grammar;
 };
 
-/// The masks of an open step that are being filled. `masks` are the compiler's to fill until
-/// GrammarFilled has come.
+/// The masks of an open step that are being filled: written by the compiler until GrammarFilled
+/// arrives.
 using PendingMasks = std::shared_ptr<std::optional<GrammarMasks>>;
+
+/// What the grammars of a step's requests propose.
+struct PendingProposals {
+  std::vector<GrammarProposal> proposals;
+};
 
 struct PendingReset {
   ResetCaches what;
@@ -117,42 +59,42 @@ struct PendingResume {
   caf::typed_response_promise<PauseStatus> promise;
 };
 
-/// Steps overlap: up to `max_open_steps` are open, so that the workers have the next one at hand
-/// when they end one. While the core asks the caches nothing may touch it. Whatever arrives passes
-/// through `inbox`, in the order of arrival.
+/// Steps overlap: up to `max_open_steps` are open, so that the workers have the next one when they
+/// finish one. While the core waits for the caches nothing may touch it: messages pass through
+/// `inbox`, in the order of arrival.
 struct SchedulerState {
   SchedulerState() = default;
   static inline const char* name = "scheduler";
 
   SchedulerPeers peers;
-  std::unique_ptr<KVCacheActorPort> kv_cache;
-  std::unique_ptr<EncoderCacheActorPort> encoder_cache;
+  std::unique_ptr<KVCachePort> kv_cache;
+  std::unique_ptr<EncoderCachePort> encoder_cache;
   std::unique_ptr<Scheduler> core;
   Task<SchedulerOutput> planning;
   Task<EngineCoreOutputs> updating;        ///< from a step's result
   Task<bool> recovering;                   ///< from a failed step, or a reset of the caches
-  std::deque<SchedulerOutput> open_steps;  ///< with the workers, no result yet; oldest first
+  std::deque<SchedulerOutput> open_steps;  ///< sent to the workers, no result yet; oldest first
   std::size_t max_open_steps = 1;
-  /// The youngest open step waits for its GrammarOutput, which needs the results of all others.
+  /// The last open step waits for its GrammarOutput, which needs the results of all others.
   bool owes_grammar = false;
   std::uint32_t incarnation = 0;  ///< of the engine
   std::unordered_map<RequestId, PendingGrammar> grammars;
   std::map<std::uint64_t, PendingMasks> masks;  ///< by step
-  /// What the last plan did not look at may make another one worth while: the loop sleeps only
-  /// without. Cleared when a plan begins, never by the result of a step: what arrived while that
-  /// step was open has not been looked at by any plan.
+  /// Something has changed that the last plan did not consider; otherwise the loop sleeps. Cleared
+  /// when a plan begins, never by the result of a step: no plan has considered what arrived while
+  /// that step was open.
   bool has_news = false;
-  /// Blocks of requests that have ended before are free: one more step reports it, also if there
-  /// are no requests.
+  /// Blocks of finished requests have become free: one more step reports it, even without
+  /// requests.
   bool reports_free_blocks = false;
-  std::deque<
-      std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, GrammarCompiled,
-                   GrammarFilled, WakeUp, PendingReset, PendingMove, PendingPause, PendingResume>>
+  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
+                          GrammarCompiled, GrammarFilled, PendingProposals, WakeUp, PendingReset,
+                          PendingMove, PendingPause, PendingResume>>
       inbox;
-  std::optional<PendingMove> moving;  ///< answered when it is done
-  std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
-  double poll_at = kNever;            ///< when the KV connector is to be asked for news
-  double wake_at = kNever;            ///< when WakeUp arrives, if it is under way
+  std::optional<PendingMove> moving;  ///< answered when done
+  std::vector<PendingPause> pausing;  ///< answered when no request runs
+  double poll_at = kNever;            ///< when to poll the KV connector
+  double wake_at = kNever;            ///< when WakeUp arrives, if one is scheduled
 
   [[nodiscard]] bool asking() const {
     return planning.valid() || updating.valid() || recovering.valid();
@@ -173,16 +115,17 @@ void report_error(StatefulSelf self, RequestId id, Error error) {
   send(self, state(self).peers.output_processor, std::move(outputs));
 }
 
-/// Of a request that waits for one; other requests run meanwhile.
+/// For a waiting request; other requests run meanwhile.
 void compile_grammar(StatefulSelf self, const RequestState& request) {
   SchedulerState& scheduler = state(self);
   if (scheduler.peers.grammar_compiler == nullptr) {
-    const Error error{ErrorCode::kUnsupported, "structured output is not offered",
+    const Error error{ErrorCode::kUnsupported, "structured output is not available",
                       "structured_outputs"};
     return scheduler.core->set_grammar(request.id, error);
   }
   PendingGrammar& pending = scheduler.grammars[request.id];
-  if (pending.grammar && pending.sequence == request.sequence) return;  // its session's next chunk
+  if (pending.grammar && pending.sequence == request.sequence)
+    return;  // the next chunk of its session
   pending = {request.sequence, std::make_shared<std::optional<Result<std::unique_ptr<Grammar>>>>()};
   scheduler.peers.grammar_compiler->compile(
       request.params,
@@ -203,7 +146,7 @@ void take(StatefulSelf self, EngineCoreRequest& request) {
     compile_grammar(self, *known);
 }
 
-/// The request may have ended, and another one may have its id.
+/// The request may have finished, and another one may have its id.
 void take(StatefulSelf self, GrammarCompiled& compiled) {
   SchedulerState& scheduler = state(self);
   const auto pending = scheduler.grammars.find(compiled.id);
@@ -224,8 +167,8 @@ void send_masks(StatefulSelf self, GrammarOutput masks) {
   send(self, state(self).peers.executor, std::move(masks));
 }
 
-/// What the grammars allow in an open step is found out while the workers compute it. They wait for
-/// it, also if its structured requests have ended and it says nothing.
+/// Masks of an open step are filled while the workers compute it. They wait for the message even if
+/// the structured requests have finished and it is empty.
 void fill_masks_of(StatefulSelf self, const SchedulerOutput& step) {
   SchedulerState& scheduler = state(self);
   std::optional<GrammarStep> structured = scheduler.core->grammar_step(step);
@@ -240,7 +183,7 @@ void fill_masks_of(StatefulSelf self, const SchedulerOutput& step) {
       });
 }
 
-/// Requests end before the result of a step in which there is nothing for them to sample.
+/// Requests for which the step has nothing to sample finish before its result.
 void take(StatefulSelf self, GrammarFilled& filled) {
   SchedulerState& scheduler = state(self);
   auto pending = scheduler.masks.extract(filled.step);
@@ -248,10 +191,15 @@ void take(StatefulSelf self, GrammarFilled& filled) {
   GrammarMasks masks = *std::move(*pending.mapped());
   send(self, scheduler.peers.output_processor,
        scheduler.core->end_structured(masks, now_seconds()));
+  scheduler.core->set_proposals(std::move(masks.proposals));
   send_masks(self, std::move(masks.output));
 }
 
-/// The usual masks end no request: nothing has to wait for them.
+void take(StatefulSelf self, PendingProposals& pending) {
+  state(self).core->set_proposals(std::move(pending.proposals));
+}
+
+/// Most masks finish no request, so they need not wait for the core.
 void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   SchedulerState& scheduler = state(self);
   const auto pending = scheduler.masks.find(filled.step);
@@ -259,11 +207,13 @@ void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   std::optional<GrammarMasks>& masks = *pending->second;
   if (!masks->ended.empty()) return receive(self, filled);
   send_masks(self, std::move(masks->output));
+  if (!masks->proposals.empty())
+    scheduler.inbox.emplace_back(PendingProposals{std::move(masks->proposals)});
   scheduler.masks.erase(pending);
   advance(self);
 }
 
-/// What the KV connector has stored and dropped; the KVCacheManager knows who follows it.
+/// What the KV connector has stored and evicted; the KVCacheManager has the publisher.
 void publish_connector_events(StatefulSelf self) {
   const SchedulerPeers& peers = state(self).peers;
   if (peers.kv_connector == nullptr) return;
@@ -272,7 +222,7 @@ void publish_connector_events(StatefulSelf self) {
     send(self, peers.kv_cache_manager, KVEventBatch{wall_seconds(), std::move(events)});
 }
 
-/// What has been exported or imported.
+/// Reports how much was exported or imported.
 void answer_move(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
   CacheMoved moved = scheduler.core->take_cache_moved();
@@ -283,13 +233,13 @@ void answer_move(StatefulSelf self) {
   scheduler.moving.reset();
 }
 
-/// Results come in the order of the steps; those of steps that were given up are dropped.
+/// Results arrive in the order of the steps; those of abandoned steps are dropped.
 void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerState& scheduler = state(self);
   if (scheduler.open_steps.empty() || scheduler.open_steps.front().step != result.step) return;
   SchedulerOutput step = std::move(scheduler.open_steps.front());
   scheduler.open_steps.pop_front();
-  // Neither this step nor one after it changed anything that a plan depends on.
+  // Neither this step nor a later one changed anything that a plan depends on.
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
                               !step.encode_ahead && scheduler.open_steps.empty() &&
                               result.kv_connector.empty() && result.ec_connector.empty();
@@ -320,8 +270,8 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   scheduler.updating.start(std::move(on_updated));
 }
 
-/// The steps behind the failed one build on it: none of them counts. Their requests wait again, and
-/// no block they were to fill stays in the prefix cache.
+/// The steps after the failed one build on it, so none of them counts. Their requests return to the
+/// waiting queue, and blocks that they would have filled leave the prefix cache.
 void take(StatefulSelf self, StepFailed& failure) {
   SchedulerState& scheduler = state(self);
   const auto failed =
@@ -333,7 +283,7 @@ void take(StatefulSelf self, StepFailed& failure) {
   if (!blamed.outputs.empty()) send(self, scheduler.peers.output_processor, std::move(blamed));
   const std::vector<SchedulerOutput> steps(std::move_iterator(scheduler.open_steps.begin()),
                                            std::move_iterator(scheduler.open_steps.end()));
-  // The workers are not left with a step that is not sampled: the next one would fail by it.
+  // The workers must not keep a step that is not sampled: the next one would fail.
   for (const auto& [number, masks] : std::exchange(scheduler.masks, {}))
     send_masks(self, GrammarOutput{.step = number});
   if (std::exchange(scheduler.owes_grammar, false))
@@ -348,15 +298,15 @@ void take(StatefulSelf self, StepFailed& failure) {
 
 void take(StatefulSelf self, WakeUp&) { state(self).wake_at = state(self).poll_at = kNever; }
 
-/// Ends the requests whose time is up. A timer runs only while some request has a limit, or the KV
-/// connector is to be asked.
+/// Ends requests whose deadline has passed. A timer runs only while a request has a deadline, or
+/// the KV connector is to be polled.
 void watch_the_clock(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
   if (scheduler.core->next_deadline() == kNever && scheduler.poll_at == kNever) return;
   const double now = now_seconds();
   if (scheduler.core->next_deadline() <= now) {
     send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
-    scheduler.has_news = scheduler.reports_free_blocks = true;  // of what has ended
+    scheduler.has_news = scheduler.reports_free_blocks = true;  // of the expired requests
   }
   const double next = std::min(scheduler.core->next_deadline(), scheduler.poll_at);
   if (next >= scheduler.wake_at) return;
@@ -365,7 +315,7 @@ void watch_the_clock(StatefulSelf self) {
   send_after(self, from_seconds(std::max(next - now, 0.0)), me, WakeUp{});
 }
 
-/// Open steps go on; with preempt_running their results are dropped, and computed anew.
+/// Open steps continue; with preempt_running their results are dropped and computed again.
 void take(StatefulSelf self, PendingReset& reset) {
   SchedulerState& scheduler = state(self);
   if (reset.what.mm_cache && scheduler.peers.item_cache != nullptr)
@@ -416,7 +366,7 @@ void take(StatefulSelf self, PendingResume& resume) {
   resume.promise.deliver(PauseStatus{false});
 }
 
-/// Nothing runs, and nothing is left to be told.
+/// No request runs, and every finished one has been reported.
 void complete_pause(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
   const bool clears = std::any_of(
@@ -435,7 +385,7 @@ void complete_pause(StatefulSelf self) {
   });
 }
 
-/// True if the workers need not hear of it.
+/// True if the workers do not need the step.
 bool is_empty(const SchedulerOutput& step) {
   return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
          step.blocks_to_zero.empty() && step.block_copies.empty() &&
@@ -456,7 +406,7 @@ void on_planned(StatefulSelf self) {
   scheduler.has_news |= !step.scheduled_ids.empty() || !step.preempted_ids.empty();
   if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !step.encode_ahead)
     scheduler.has_news |= scheduler.core->skip_suspect();
-  // With no step open, the empty one's result is what makes the loop go on.
+  // With no step open, the result of the empty one keeps the loop running.
   if (!is_empty(step) || scheduler.open_steps.empty()) {
     send(self, scheduler.peers.executor, step);
     const SchedulerOutput& sent = scheduler.open_steps.emplace_back(std::move(step));
@@ -469,16 +419,18 @@ void on_planned(StatefulSelf self) {
   advance(self);
 }
 
-/// Takes in what has arrived, then plans steps while there is something to do, until the core asks
-/// or as many steps are open as may be.
+/// Handles the messages in the inbox, then plans steps while there is work, until the core waits
+/// for the caches or max_open_steps are open.
 void advance(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
   while (!scheduler.asking()) {
     if (!scheduler.inbox.empty()) {
       auto message = std::move(scheduler.inbox.front());
       scheduler.inbox.pop_front();
-      // Whether a result is news, its update tells.
-      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message);
+      // Whether a result is news is known after its update. Proposals are for plans that something
+      // else brings about.
+      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message) &&
+                            !std::holds_alternative<PendingProposals>(message);
       std::visit([self](auto& arrived) { take(self, arrived); }, message);
       continue;
     }
@@ -490,7 +442,7 @@ void advance(StatefulSelf self) {
       continue;
     }
     if (!scheduler.has_news || scheduler.open_steps.size() >= scheduler.max_open_steps) return;
-    // The workers could not begin with another one before this one is sampled.
+    // The workers could not start another step before this one is sampled.
     if (scheduler.owes_grammar || !scheduler.masks.empty()) return;
     scheduler.has_news = false;
     scheduler.reports_free_blocks = false;
@@ -499,7 +451,7 @@ void advance(StatefulSelf self) {
   }
 }
 
-/// Gives the items of a request, which all of its samples have, the data that was sent before.
+/// Adds the data of items that was sent with earlier requests; all samples share their items.
 ItemsMissing complete_items(StatefulSelf self, std::vector<EngineCoreRequest>& samples) {
   if (samples.empty() || samples.front().mm_features.empty()) return {};
   std::vector<MultiModalFeature>& items = samples.front().mm_features;
@@ -525,43 +477,21 @@ void receive(StatefulSelf self, Message&& message) {
 /// Loading reads files, perhaps from a network.
 constexpr double kAdapterDeadlineS = 120;
 
-/// The ranks have the same, or there is an error.
-AdapterReply join_ranks(CollectiveRpcReply& reply) {
-  if (reply.error) return {.adapters = {}, .error = std::move(reply.error)};
-  AdapterReply joined;
-  for (std::size_t rank = 0; rank < reply.results.size(); ++rank) {
-    auto* const list = std::get_if<AdapterList>(&reply.results[rank]);
-    if (list == nullptr) continue;
-    if (rank == 0) {
-      joined.adapters = std::move(list->adapters);
-      continue;
-    }
-    const bool same =
-        std::equal(joined.adapters.begin(), joined.adapters.end(), list->adapters.begin(),
-                   list->adapters.end(), [](const LoraRequest& a, const LoraRequest& b) {
-                     return a.name == b.name && a.int_id == b.int_id;
-                   });
-    if (!same)
-      return {
-          .adapters = {},
-          .error = Error{ErrorCode::kUnavailable, "ranks 0 and " + std::to_string(rank) +
-                                                      " have found different files of an adapter"}};
-  }
-  return joined;
-}
-
 /// Between two steps, on all workers.
 caf::result<AdapterReply> call_adapters(StatefulSelf self, WorkerMethod method) {
   auto promise = self->make_response_promise<AdapterReply>();
   ask(self, state(self).peers.executor, from_seconds(kAdapterDeadlineS + 1),
       CollectiveRpc{std::move(method), kAdapterDeadlineS})
-      .then([promise](CollectiveRpcReply& reply) mutable { promise.deliver(join_ranks(reply)); },
-            [self, promise](const caf::error& error) mutable {
-              promise.deliver(AdapterReply{
-                  .adapters = {},
-                  .error = Error{ErrorCode::kUnavailable,
-                                 "no reply from the workers: " + to_text(error, self->system())}});
-            });
+      .then(
+          [promise](CollectiveRpcReply& reply) mutable {
+            promise.deliver(join_ranks(std::move(reply)));
+          },
+          [self, promise](const caf::error& error) mutable {
+            promise.deliver(AdapterReply{
+                .adapters = {},
+                .error = Error{ErrorCode::kUnavailable,
+                               "no reply from the workers: " + to_text(error, self->system())}});
+          });
   return promise;
 }
 
@@ -571,11 +501,9 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
   scheduler.peers = peers;
   scheduler.incarnation = config.incarnation;
   scheduler.max_open_steps = static_cast<std::size_t>(config.max_concurrent_batches());
-  scheduler.kv_cache = std::make_unique<KVCacheActorPort>(self, peers.kv_cache_manager);
-  if (peers.encoder_cache_manager) {
-    scheduler.encoder_cache =
-        std::make_unique<EncoderCacheActorPort>(self, peers.encoder_cache_manager);
-  }
+  scheduler.kv_cache = make_kv_cache_port(self, peers.kv_cache_manager);
+  if (peers.encoder_cache_manager)
+    scheduler.encoder_cache = make_encoder_cache_port(self, peers.encoder_cache_manager);
   scheduler.core =
       std::make_unique<Scheduler>(config, *scheduler.kv_cache, scheduler.encoder_cache.get(),
                                   peers.kv_connector.get(), peers.ec_connector.get());

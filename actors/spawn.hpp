@@ -1,6 +1,6 @@
 #pragma once
-// One factory per actor. Clients see the interfaces and these functions; what an actor is made of
-// stays in its .cpp.
+// One factory per actor. Clients use the interfaces and these functions; the implementation of an
+// actor is private to its .cpp.
 
 #include <atomic>
 #include <functional>
@@ -35,7 +35,7 @@ struct ServerConfig;
 struct StartOptions;
 struct EngineHandles;
 
-/// What others may see of a Worker while it computes.
+/// The state of a Worker that others can read while it computes.
 struct WorkerProgress {
   std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
 };
@@ -45,11 +45,11 @@ struct WorkerTransfer {
   std::string config;  ///< the option kv-transfer-config
   std::string host;    ///< as in KVConnectorWorkerContext, both
   std::shared_ptr<const Credentials> credentials;
-  /// Of encoders that run apart from the workers; null: there are none.
+  /// Of encoders that run in other processes; null: there are none.
   std::shared_ptr<RemoteOutputs> remote_outputs;
 };
 
-/// A prompt with this token ends the process by a signal; no prompt has -1.
+/// A prompt with this token ends the process with a signal; -1: none.
 struct CrashToken {
   std::int64_t token = -1;
   std::int64_t signal = 0;
@@ -64,16 +64,16 @@ struct CrashToken {
 //
 // 1. The engine's process makes rings = StepRings::create({.ranks, .incarnation}).
 // 2. It sends rings->worker(i), a message, to the process of worker i, which calls
-//    spawn_remote_executor. When does not matter: calls and steps wait in the rings.
-// 3. The engine's process gives spawn_remote_workers(system, rings) to spawn_executor, instead of
+//    spawn_remote_executor, at any time: calls and steps wait in the rings.
+// 3. The engine's process passes spawn_remote_workers(system, rings) to spawn_executor, instead of
 //    these workers.
 //
-// Both actors are to be monitored: remote workers end when any worker's process, or its remote
+// Both actors must be monitored: remote workers end when any worker's process, or its remote
 // executor, has ended; a remote executor ends when its Worker, the engine's process or the remote
-// workers have ended. A group that is put together anew gets rings of a new incarnation; a Worker
-// that lived on, and its process, take them as they took the first. The end of a process is noticed
-// within 100 ms; who learns of it earlier calls rings->detach(i). A process that was stopped, not
-// ended, is for others to notice.
+// workers have ended. A group that is started again gets rings of a new incarnation; surviving
+// Workers and their processes open them as they opened the first. The end of a process is detected
+// within 100 ms, or by rings->detach(i) if the caller learns of it earlier. Processes that are
+// stopped (SIGSTOP) must be detected by others.
 
 /// The engine's end of the rings. Detached: it may wait for room in a ring. Its answers come from
 /// all of its ranks.
@@ -94,7 +94,7 @@ struct CrashToken {
 [[nodiscard]] KVEventPublisherActor spawn_kv_event_publisher(
     caf::actor_system& system, std::shared_ptr<KVEventPublisher> core);
 
-/// `publisher` gets the events of each step; null: they are not wanted, and settings.events is
+/// `publisher` gets the events of each step; null: events are disabled, and settings.events is
 /// false.
 [[nodiscard]] KVCacheManagerActor spawn_kv_cache_manager(caf::actor_system& system,
                                                          const KVCacheSettings& settings,
@@ -109,21 +109,21 @@ struct EncoderConfig {
 };
 struct EncoderHandles {
   EncoderActor encoder;
-  EncoderWorkerActor worker;  ///< to be asked to LoadEncoder; it ends with the encoder
+  EncoderWorkerActor worker;  ///< answers LoadEncoder; ends with the encoder
 };
-/// Detached, both: the one computes, the other looks into the connector's store.
+/// Both are detached: one computes, the other reads the connector's store.
 [[nodiscard]] EncoderHandles spawn_encoder(caf::actor_system& system, const EncoderConfig& config,
                                            std::shared_ptr<WorkerProgress> progress);
 
 /// It has no encoders before EncodersChanged.
 [[nodiscard]] EncoderRouterActor spawn_encoder_router(caf::actor_system& system);
-/// What encoders keep, for an EC connector of this process.
+/// The outputs in the encoders' caches, for an EC connector of this process.
 [[nodiscard]] std::shared_ptr<RemoteOutputs> make_remote_outputs(caf::actor_system& system,
                                                                  EncoderRouterActor router);
 
-/// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only; so may
-/// `kv_connector` and `ec_connector`: KV, and what encoders make, stays here; and
-/// `grammar_compiler`: structured requests end with an error.
+/// The peers of the Scheduler. `encoder_cache_manager` may be null: text only; `kv_connector` and
+/// `ec_connector` may be null: KV and encoder outputs are not transferred; `grammar_compiler` may
+/// be null: structured requests fail with an error.
 struct SchedulerPeers {
   KVCacheManagerActor kv_cache_manager;
   EncoderCacheManagerActor encoder_cache_manager;
@@ -141,9 +141,9 @@ struct SchedulerPeers {
 [[nodiscard]] OutputProcessorActor spawn_output_processor(
     caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer);
 
-/// Its workers are detached: tokenising a long prompt takes milliseconds, or a client's own
-/// template as long as it may. They share `core`, which is constant. `encoder_router`: has pictures
-/// encoded before the Scheduler gets their request; null: the workers do it.
+/// Its workers are detached: tokenizing a long prompt takes milliseconds, rendering a client's own
+/// template any time. They share `core`, which is constant. `encoder_router`: images are encoded
+/// through it before the Scheduler gets their request; null: the workers encode them.
 [[nodiscard]] InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                                         std::shared_ptr<const InputProcessor> core,
                                                         std::size_t num_workers,
@@ -153,9 +153,9 @@ struct SchedulerPeers {
 
 struct RouterConfig {
   std::vector<GroupRole> roles = {GroupRole::kBoth};  ///< of each group
-  std::int64_t min_split_tokens = 0;                  ///< as the Coordinator has it
-  std::uint64_t seed = 0;  ///< of the keys of requests that bring no seed of their own
-  std::uint64_t life = 0;  ///< counts the RequestRouters of this engine: no two draw the same keys
+  std::int64_t min_split_tokens = 0;                  ///< see Coordinator
+  std::uint64_t seed = 0;  ///< of the keys of requests without a seed of their own
+  std::uint64_t life = 0;  ///< counts the RequestRouters of this engine, which draw different keys
   bool enable_adapters = false;
   std::string adapter_directory;  ///< watched for adapters; empty: none
 };
@@ -163,7 +163,7 @@ struct RouterConfig {
 [[nodiscard]] RequestRouterActor spawn_request_router(caf::actor_system& system,
                                                       const RouterConfig& config);
 
-/// Detached: it reads a folder, every second. Ends with the RequestRouter, which gets what changes.
+/// Detached: scans a folder every second, and reports changes to the RequestRouter. Ends with it.
 [[nodiscard]] AdapterDirectoryActor spawn_adapter_directory(caf::actor_system& system,
                                                             std::string folder,
                                                             const RequestRouterActor& router);
@@ -174,16 +174,16 @@ struct RouterConfig {
 struct NodeHandles {
   NodeActor node;
   HeartActor heart;
-  std::shared_ptr<const std::atomic<bool>> released;  ///< set when nobody waits for its return
+  std::shared_ptr<const std::atomic<bool>> released;  ///< set when it is not expected to return
 };
-/// What a node of a process of its own has to the rest of the topology.
+/// How a node in a process of its own reaches the rest of the topology.
 struct SupervisorLink {
   SupervisorActor supervisor;
   std::shared_ptr<Network> network;
   std::uint16_t port = 0;  ///< where other nodes reach this one
 };
-/// Detached: it reads files and connects. With a Supervisor elsewhere it joins its topology, and
-/// ends with all its actors when that is gone; without, it is the Supervisor's own.
+/// Detached: it reads files and connects. With a Supervisor in another process it joins its
+/// topology, and ends with all its actors when that is lost; else the Supervisor manages it.
 [[nodiscard]] NodeHandles spawn_node(caf::actor_system& system, const Options& options,
                                      const NodeConfig& config, const SupervisorLink& link = {});
 

@@ -23,8 +23,8 @@ struct WorkerState {
   WorkerTransfer transfer;
 };
 
-/// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
-/// watches.
+/// An internal failure (a CHECK, no memory) fails the step; the Scheduler retries it, and the
+/// Supervisor monitors the worker.
 template <class Function>
 auto guarded(Function&& f) -> decltype(f()) {
   try {
@@ -34,8 +34,8 @@ auto guarded(Function&& f) -> decltype(f()) {
   }
 }
 
-/// As a kernel would end it that reads where there is nothing (SIGSEGV), or a lack of memory
-/// (SIGKILL).
+/// Simulates a crash of a kernel (SIGSEGV) or the OOM killer (SIGKILL), to test recovery.
+///
 void crash_on(const SchedulerOutput& step, CrashToken crash) {
   if (crash.token < 0) return;
   for (const NewRequestData& request : step.new_requests) {
@@ -64,7 +64,7 @@ class MethodRunner {
     const WorkerOptions options = load.options_of(rank);
     ASSIGN_OR_RETURN(const ConnectorConfig transfer,
                      parse_connector_config(ConnectorKind::kEC, options.ec_transfer_config));
-    // What is wrong with it is told before the weights are read.
+    // Reports configuration errors before the weights are read.
     const ECConnectorKind* connector = nullptr;
     if (transfer.is_enabled()) {
       ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
@@ -76,7 +76,7 @@ class MethodRunner {
       ASSIGN_OR_RETURN(kv_connector, find_kv_connector(kv_transfer));
     }
     std::unique_ptr<ModelRunner>& runner = state(self).runner;
-    // What it shares with others of this process stays until the next one has it as well.
+    // Keeps alive what connectors of this process share, until the next one uses it too.
     const auto earlier = runner == nullptr ? nullptr : runner->take_ec_connector();
     ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
     const ModelLoaded loaded = runner->describe();
@@ -136,8 +136,8 @@ class MethodRunner {
   std::int32_t rank;
 };
 
-/// One of the two phases of a step, or both: the sender gets what came of it. None: the step is
-/// still to be sampled.
+/// One of the two phases of a step, or both: the sender gets the result. None: the step has yet to
+/// be sampled.
 template <class Phase>
 void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint64_t step,
                Phase&& phase) {
@@ -151,8 +151,8 @@ void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint
   }
   state(self).runner->fail_group(result.error());
   send(self, executor, StepFailed{step, result.error(), rank});
-  // Weights that are gone do not come back, nor does a device. The Supervisor starts another one,
-  // which loads what is there then.
+  // Lost weights or devices do not recover. The Supervisor starts another worker, which loads the
+  // model again.
   const auto health = state(self).runner->check_health();
   if (!health.ok()) self->quit(exit_reason_of(health.error().message));
 }
@@ -175,7 +175,7 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
       [self](const JoinGroup& join) {
         CHECK(state(self).runner != nullptr);
         const auto joined = guarded([&] { return state(self).runner->join_group(join); });
-        // The next step tells whoever waits for it.
+        // The next step fails and reports it.
         if (!joined.ok())
           log_warning("the ranks did not meet", kv("error", joined.error().message));
       },

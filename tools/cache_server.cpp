@@ -13,11 +13,10 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: troupe cache-server [options]\n\n"
-    "Keeps KV caches for engines: LMCache's remote_url lm://HOST:PORT, of vLLM or of Troupe, with\n"
-    "limits in memory and on disk. What was used least recently goes first. Values on disk "
-    "outlive\n"
-    "the server, also one that is killed. LMCache's own client has neither TLS nor tokens: with\n"
-    "these Troupe's client is needed (lms://, LMCACHE_EXTRA_CONFIG's troupe_token_file).\n";
+    "Stores KV caches for engines: LMCache's remote_url lm://HOST:PORT, of vLLM or Troupe, with\n"
+    "memory and disk limits and LRU eviction. Values on disk survive kill -9 of the server.\n"
+    "LMCache's own client supports neither TLS nor tokens: these require Troupe's client (lms://,\n"
+    "troupe_token_file in LMCACHE_EXTRA_CONFIG).\n";
 
 struct CacheServerOptions {
   std::string host = "127.0.0.1";
@@ -54,7 +53,7 @@ void bind(OptionSet& set, CacheServerOptions& options) {
            0.1, 86400)
       .add("max-memory-bytes", options.max_memory_bytes, "of the values in memory", 1)
       .add("directory", options.directory,
-           "folder for values on disk, of this server alone; empty: none")
+           "folder for values on disk, used by this server only; empty: none")
       .add("max-disk-bytes", options.max_disk_bytes, "of the files in directory; 0: no limit", 0)
       .add("max-value-bytes", options.max_value_bytes, "of one value; larger ones are dropped", 1,
            INT32_MAX)
@@ -65,8 +64,8 @@ void bind(OptionSet& set, CacheServerOptions& options) {
            "of each tenant in memory; 0: no limit", 0)
       .add("tenant-disk-bytes", options.tenant_disk_bytes, "of each tenant on disk; 0: no limit", 0)
       .add("token-file", options.token_file,
-           "file of tokens that clients need, one a line: TOKEN [name=NAME] [max-memory-bytes=N] "
-           "[max-disk-bytes=N]; each has values of its own")
+           "file of client tokens, one per line: TOKEN [name=NAME] [max-memory-bytes=N] "
+           "[max-disk-bytes=N]; clients of different tokens have separate values")
       .add("ssl-certfile", options.ssl_certfile, "PEM file: lm:// is served over TLS (lms://)")
       .add("ssl-keyfile", options.ssl_keyfile,
            "PEM file with the key of ssl-certfile; default: in the same file")
@@ -105,7 +104,7 @@ Result<CacheServerConfig> make_config(const CacheServerOptions& options) {
   return config;
 }
 
-/// Values are of a few sizes, megabytes each: given back to the system and mapped anew, all of
+/// Values are of a few sizes, megabytes each: returned to the system and mapped again, all of
 /// their pages would be zeroed before they are received.
 void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);

@@ -32,7 +32,7 @@ constexpr const char* kHelp =
     "  /clear       start a new conversation (/reset)\n"
     "  /exit        exit (/quit, Ctrl-D)\n"
     "  /help        this help\n"
-    "  /image FILE  put a picture before the next message\n"
+    "  /image FILE  add an image before the next message\n"
     "  Ctrl-C stops an answer, up and down browse the history, Ctrl-R searches it.\n"
     "  Put a space before a message that begins with /.\n";
 
@@ -233,7 +233,7 @@ int chat(Arguments arguments) {
   line.set.section("chat")
       .add("url", url, "use this server instead of loading a model: http://HOST:PORT")
       .add("system", options.system, "system message")
-      .add("image", options.images, "file with a picture, before the first message")
+      .add("image", options.images, "file with an image, before the first message")
       .add("temperature", options.temperature,
            "sampling temperature, 0 to 2; -1: the model's default", ChatOptions::kOwnTemperature, 2)
       .add("max-tokens", options.max_tokens, "maximum tokens of an answer; 0: the model's default",

@@ -14,16 +14,16 @@ namespace {
 
 constexpr const char* kPullUsage =
     "usage: troupe pull NAME [--revision REVISION] [--download-dir FOLDER]\n\n"
-    "Downloads a model of the Hugging Face Hub, or what has changed in it, and prints where it "
-    "is.\n"
+    "Downloads a model of the Hugging Face Hub, or its changed files, and prints its "
+    "folder.\n"
     "NAME is OWNER/NAME, OWNER/NAME@REVISION, or for a GGUF file OWNER/NAME:FILE.gguf or\n"
-    "OWNER/NAME:Q4_K_M. Other commands take the same names, and download what is missing; a model\n"
-    "that is in the cache they load as it is, without asking the Hub.\n\n"
+    "OWNER/NAME:Q4_K_M. Other commands accept the same names, and download missing models; they\n"
+    "load cached models without a request to the Hub.\n\n"
     "  --revision REVISION    branch, tag or commit; default: main\n"
-    "  --download-dir FOLDER  instead of the cache, which other programs share\n\n"
-    "The environment, as the Python package has it: HF_HOME, HF_HUB_CACHE (the cache; default:\n"
+    "  --download-dir FOLDER  instead of the cache, which is shared with other programs\n\n"
+    "The environment variables are those of the Python package: HF_HOME, HF_HUB_CACHE (default:\n"
     "~/.cache/huggingface/hub), HF_TOKEN (for private and gated models), HF_ENDPOINT (a mirror),\n"
-    "HF_HUB_OFFLINE (1: never download). An interrupted download goes on where it stopped.\n";
+    "HF_HUB_OFFLINE (1: never download). An interrupted download is resumed.\n";
 
 constexpr const char* kListUsage =
     "usage: troupe list [--download-dir FOLDER]\n\n"
@@ -61,7 +61,7 @@ int pull(Arguments arguments) {
   auto reference = parse_hub_reference(given->positionals[0]);
   if (!reference) {
     return fail(invalid_argument("'" + given->positionals[0] +
-                                 "' is no name of the Hugging Face Hub: OWNER/NAME, "
+                                 "' is not a name of the Hugging Face Hub: OWNER/NAME, "
                                  "OWNER/NAME@REVISION or OWNER/NAME:FILE.gguf"));
   }
   if (!given->revision.empty()) reference->revision = given->revision;

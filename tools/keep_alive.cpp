@@ -38,7 +38,7 @@ namespace {
 constexpr double kShortLife_s = 10;
 constexpr double kMinPause_s = 0.1;
 constexpr double kMaxPause_s = 10;
-/// A new server that is told to end may take so long.
+/// The time that a new server has to end.
 constexpr double kEndTimeout_s = 5;
 /// For the one who orders to say it all.
 constexpr double kOrderTimeout_s = 5;
@@ -87,7 +87,7 @@ Result<pid_t> run(const std::string& program, const std::vector<std::string>& ar
 void tell(const FileDescriptor& client, const std::string& text) {
   if (!client.valid()) return;
   const std::string line = text + "\n";
-  // Whoever has left, or does not read, does not want to know.
+  // A client that has disconnected or does not read is ignored.
   send(client.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -108,14 +108,14 @@ struct ServerProcess {
   std::string heard;       ///< of a line that is not complete
   std::string failure;     ///< as it has said itself
   std::uint16_t port = 0;  ///< 0: it is not ready
-  bool retires = false;    ///< another one has taken its place
+  bool retires = false;    ///< it has been replaced by another one
   double started_at = 0;
   double pause_s = kMinPause_s;
   double again_at = 0;    ///< 0: never
   double ends_at = 0;     ///< when it is killed; 0: never
   double heard_at = 0;    ///< when it was alive
   double patience_s = 0;  ///< after which it is killed if it has said nothing; 0: it need not
-  FileDescriptor client;  ///< who hears of what it does
+  FileDescriptor client;  ///< receives reports on it
 
   [[nodiscard]] Result<void> start(double now);
 };
@@ -140,7 +140,7 @@ Result<void> ServerProcess::start(double now) {
   return {};
 }
 
-/// Somebody who connects, before the whole order is there.
+/// A client whose order has not arrived completely.
 struct OrderInput {
   FileDescriptor client;
   std::string text;
@@ -192,7 +192,7 @@ class Keeper {
  private:
   // ---- Events
 
-  /// Until something happens that somebody has to look at.
+  /// Waits for the next event.
   void wait() {
     std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
     if (door_.valid()) polled.push_back({door_.get(), POLLIN, 0});
@@ -485,7 +485,7 @@ class Keeper {
   }
 
   /// Executes the program of the server that it keeps, as the same process, once that is the only
-  /// one and nobody waits for an answer.
+  /// one and no client waits for an answer.
   void become_next() {
     if (servers_.size() > 1 || !orders_.empty() || stopping_ || current_->port == 0 ||
         current_->program == own_program_)

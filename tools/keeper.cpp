@@ -84,7 +84,7 @@ void tell_keeper(std::string_view report, const std::string& text) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line += '\n';
   const ssize_t written = write(keeper_pipe, line.data(), line.size());
-  static_cast<void>(written);  // whoever does not read does not want to know
+  static_cast<void>(written);  // a client that does not read is ignored
 }
 
 std::string UpgradeOrder::encode() const {

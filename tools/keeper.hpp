@@ -22,7 +22,7 @@ struct KeptServer {
   std::uint16_t replaces_port = 0;  ///< of the server that it is to replace; 0: none
 
   [[nodiscard]] std::string encode() const;
-  /// Removes the argument. None: nobody keeps this server.
+  /// Removes the argument. None: this server has no keeper.
   [[nodiscard]] static std::optional<KeptServer> take(Arguments& arguments);
 };
 

@@ -73,7 +73,7 @@ std::vector<std::string> own_arguments() {
   std::_Exit(kExitOk);
 }
 
-/// Serves the Supervisor until it is gone, or tells the node to leave; the process ends then.
+/// Serves the Supervisor until it is lost, or asks the node to leave; then the process ends.
 /// Returns only if it cannot be reached, with the reason.
 Error serve_supervisor(const CommandLine& line, const NodeConfig& config, std::string secret) {
   const TopologyOptions& topology = line.options.topology;

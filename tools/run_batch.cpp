@@ -29,11 +29,9 @@ using namespace std::chrono_literals;
 constexpr std::string_view kUsage =
     "run-batch [MODEL] -i requests.jsonl -o results.jsonl [options]\n\n"
     "Runs a file of OpenAI's batch format: each line is {\"custom_id\", \"method\": \"POST\",\n"
-    "\"url\": \"/v1/chat/completions\", \"body\"}. Results are written as they come, in any "
-    "order;\n"
-    "those of requests that fail go to a file of their own. Started again after it was ended, it\n"
-    "goes on where it was: what is in the files is not done again. The exit code is 1 if a "
-    "request\n"
+    "\"url\": \"/v1/chat/completions\", \"body\"}. Results are written when they are complete, in\n"
+    "any order; those of failed requests go to a separate file. An interrupted run is resumed:\n"
+    "requests with results in the files are skipped. The exit code is 1 if a request\n"
     "failed.";
 
 /// Responses of an overloaded or restarted server are waited for so often, at doubled intervals.
@@ -81,7 +79,7 @@ class BatchFiles {
       if (!line.ok()) return invalid_argument(where + line.error().message);
       if (!ids.insert(line->custom_id).second)
         return invalid_argument(where + "custom_id \"" + line->custom_id.substr(0, 128) +
-                                "\" stands in an earlier line as well");
+                                "\" is also in an earlier line");
       if (!finished.contains(line->custom_id)) open_lines_.push_back(number);
     }
     num_requests_ = ids.size();

@@ -19,43 +19,33 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: troupe upgrade [--pid PID] [--program FILE] [--deadline-s S] [-- ARGUMENTS]\n\n"
-    "Replaces a server that was started by `troupe serve --keep-alive`, without a pause: by "
-    "another\n"
-    "build, another configuration, another topology.\n\n"
+    "Replaces a server that was started by `troupe serve --keep-alive` without downtime: by\n"
+    "another build, another configuration or another topology.\n\n"
     "  --pid PID        the process of `troupe serve --keep-alive`; default: the only one of this\n"
     "                   user\n"
-    "  --program FILE   the program troupe that is to serve; default: the one that this command "
-    "is\n"
+    "  --program FILE   the program troupe of the new server; default: that of this command\n"
     "  --deadline-s S   seconds within which the new server must be ready; default: 600\n"
-    "  -- ARGUMENTS     of `troupe serve`, from now on; default: those of the old server. The\n"
-    "                   configuration file is read again in either case. Paths are relative to "
-    "the\n"
-    "                   working directory of the server\n\n"
-    "What happens:\n"
-    "  1. The new server is started beside the old one: Supervisor, nodes, workers, with a KV "
-    "cache\n"
-    "     of its own. The old one serves meanwhile. This takes memory for both.\n"
-    "  2. When it is ready, its Frontend takes the listening socket. Both accept for a moment; no\n"
-    "     connection is refused or reset.\n"
-    "  3. The old server accepts nothing more, and serves its open connections to their end: "
-    "streams\n"
-    "     go on in the engine that they began in. A connection that is kept open between requests\n"
-    "     is closed with its next response, or after 2 seconds without a request.\n"
-    "  4. When its last connection has ended, the old server ends, with all of its processes; "
-    "then\n"
-    "     the process --pid executes the new program itself, and keeps its process id.\n"
-    "Whatever fails before step 2, a wrong configuration, a program that does not start, too "
-    "little\n"
-    "memory, a deadline that passes: the new server is ended, the old one goes on undisturbed, "
-    "and\n"
-    "this command says why and returns 1.\n\n"
-    "The two servers exchange nothing but the listening socket and, with --resume, the folder of\n"
-    "streams, so they may be of any two versions that have this command. Addresses that both "
-    "would\n"
-    "need at once, such as a fixed --supervisor-port or an endpoint of KV events, must differ. "
-    "Nodes\n"
-    "on other hosts, which nobody starts here, join the new Supervisor at its own port. Metrics\n"
-    "begin at zero. If this command is interrupted, the upgrade goes on.\n";
+    "  -- ARGUMENTS     of `troupe serve`; default: those of the old server. The configuration\n"
+    "                   file is read again in either case. Paths are relative to the working\n"
+    "                   directory of the server\n\n"
+    "Steps:\n"
+    "  1. The new server is started while the old one serves: Supervisor, nodes, workers, with a\n"
+    "     KV cache of its own. This takes memory for both.\n"
+    "  2. When it is ready, its Frontend takes over the listening socket. Both accept for a\n"
+    "     moment; no connection is refused or reset.\n"
+    "  3. The old server accepts no more connections, and finishes the open ones: streams\n"
+    "     continue in the engine in which they began. A connection that is kept open between\n"
+    "     requests is closed with its next response, or after 2 seconds without a request.\n"
+    "  4. After its last connection the old server exits, with all of its processes; then the\n"
+    "     process --pid executes the new program itself, and keeps its process id.\n"
+    "If anything fails before step 2 (a wrong configuration, a program that does not start, too\n"
+    "little memory, the deadline), the new server is ended, the old one keeps serving, and this\n"
+    "command prints the reason and returns 1.\n\n"
+    "The two servers share only the listening socket and, with --resume, the folder of streams,\n"
+    "so they may be of any two versions that have this command. Addresses that both need at the\n"
+    "same time, such as a fixed --supervisor-port or an endpoint of KV events, must differ. Start\n"
+    "nodes on other hosts for the new Supervisor at its own port. Metrics start at zero. If this\n"
+    "command is interrupted, the upgrade continues.\n";
 
 struct Call {
   std::optional<pid_t> pid;
@@ -103,7 +93,7 @@ Result<pid_t> find_keeper(const std::optional<pid_t>& wanted) {
   const std::vector<pid_t> found = find_keepers();
   if (wanted && std::find(found.begin(), found.end(), *wanted) == found.end()) {
     return Error{ErrorCode::kNotFound, "process " + std::to_string(*wanted) +
-                                           " is no `troupe serve --keep-alive` of this user"};
+                                           " is not a `troupe serve --keep-alive` of this user"};
   }
   if (wanted) return *wanted;
   if (found.empty()) {
@@ -144,9 +134,9 @@ bool print_answer(int peer) {
   }
   if (last == kUpgraded) return true;
   const bool says_why = last.starts_with(kFailureReport);
-  fail({ErrorCode::kInternal, says_why
-                                  ? "the old server goes on: " + last.substr(kFailureReport.size())
-                                  : std::string("the keeper has ended")});
+  fail({ErrorCode::kInternal,
+        says_why ? "the old server keeps serving: " + last.substr(kFailureReport.size())
+                 : std::string("the keeper has ended")});
   return false;
 }
 

@@ -25,7 +25,7 @@ namespace troupe {
 /// both blocks have an additional reference.
 using BlockCopies = std::vector<std::pair<BlockId, BlockId>>;
 
-/// What all groups know of the cache as a whole.
+/// The cache as a whole, shared by all groups.
 struct CacheContext {
   BlockPool& pool;
   const KVCacheSettings& settings;
@@ -97,8 +97,8 @@ class GroupManager {
   /// Adds the full blocks of the first num_tokens to the prefix cache, as far as they are worth
   /// caching.
   virtual void cache(CachedRequest& request, std::int32_t num_tokens);
-  /// Adds also those blocks that a hit of num_tokens needs. Pre: so many are cached, as far as they
-  /// are worth it.
+  /// Also adds the blocks that a hit of num_tokens needs. Pre: those worth caching are cached up to
+  /// num_tokens.
   void cache_end(CachedRequest& request, std::int32_t num_tokens);
   /// Frees blocks that no token after num_processed attends to.
   virtual void remove_skipped(CachedRequest& request, std::int32_t num_processed);
@@ -143,7 +143,7 @@ class GroupManager {
                                    std::vector<std::vector<BlockId>>& hit) const;
   /// Truncates the hit to a multiple of the alignment.
   void align(std::vector<std::vector<BlockId>>& hit) const;
-  /// Of the blocks that a hit of so many whole ones needs, the first one that may not be worth
+  /// The first of the blocks that a hit of num_blocks full blocks needs that may not be worth
   /// caching.
   [[nodiscard]] virtual std::int32_t first_uncached_of_hit(std::int32_t num_blocks) const {
     return num_blocks;

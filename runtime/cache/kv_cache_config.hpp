@@ -27,12 +27,12 @@ struct KVCacheLimits {
 /// How states of layers are kept (MambaSpec).
 struct StatePlan {
   bool prefix_caching = false;
-  std::int32_t num_draft_tokens = 0;  ///< a state is kept behind each
+  std::int32_t num_draft_tokens = 0;  ///< a state is kept after each
   std::int32_t max_model_len = 0;     ///< tokens
 };
-/// Fills in what layers with states do not know of themselves. A state's page is as large as a
-/// block of the attention layers beside them, which gets as many tokens as that takes (as in vLLM);
-/// with prefix caching, a state can be kept after so many tokens. Nothing to do for models without
+/// Completes the specs of layers with states. A state's page is as large as a block of the model's
+/// attention layers, whose number of tokens is chosen for that (as in vLLM); with prefix caching,
+/// a state can be kept after each such block. Does nothing for models without
 /// states.
 void plan_states(std::span<KVCacheSpec> layers, const StatePlan& plan);
 

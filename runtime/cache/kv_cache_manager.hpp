@@ -82,14 +82,14 @@ class KVCacheManager {
   [[nodiscard]] const std::deque<std::vector<BlockId>>& deferred_frees() const noexcept {
     return deferred_frees_;
   }
-  /// The first num_tokens are to be pinned as soon as they are cached.
+  /// Pins the first num_tokens as soon as they are cached.
   void pin_when_cached(CachedRequest& request, std::int32_t num_tokens);
-  /// What is cached of the first num_tokens stays until release_prefix with the same arguments.
-  /// `tag` tells it from others of the request. Bounded: within max_pinned_blocks, for which older
-  /// ones have to go; if it has no room even so, nothing stays.
+  /// Keeps the cached blocks of the first num_tokens until release_prefix with the same arguments.
+  /// `tag` distinguishes prefixes of one request. Bounded: within max_pinned_blocks, for which
+  /// older ones are released; if that is not enough, nothing is kept.
   void keep_prefix(CachedRequest& request, std::int32_t num_tokens, std::int32_t tag, bool bounded);
   void release_prefix(RequestId id, std::int32_t tag);
-  /// That bounded ones keep, each counted once.
+  /// The blocks of bounded prefixes, each counted once.
   [[nodiscard]] std::int32_t num_pinned_blocks() const noexcept {
     return static_cast<std::int32_t>(num_pins_.size());
   }

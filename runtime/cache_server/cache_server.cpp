@@ -311,7 +311,7 @@ class CacheThread {
     CacheClient& client = *connection.client;
     TlsSession* const tls = connection.tls.get();
     bool progress = false;
-    // What TLS has read ahead no socket tells of.
+    // The socket does not signal data that TLS has already read.
     for (int turn = 0; tls != nullptr || turn < kMaxReadsInARow; ++turn) {
       if (client.ends()) return close(connection);
       if (tls != nullptr && tls->must_write() && !tls->write({})) return close(connection);

@@ -19,7 +19,7 @@ struct CacheServerConfig {
   std::int32_t http_port = -1;  ///< of /metrics and /health; -1: none, 0: the system chooses
   std::int32_t num_threads = 2;
   std::int32_t max_connections = 16384;
-  double timeout_s = 60;  ///< of a request that has begun, and of a reply that nobody reads
+  double timeout_s = 60;  ///< to finish a request that has begun, and to read a reply
   std::string directory;  ///< empty: values are in memory only
   CacheStoreConfig store;
   ClientTokens tokens;

@@ -49,7 +49,7 @@ class LmSession {
   /// A part of a request has come, and the rest is missing.
   [[nodiscard]] bool in_request() const noexcept { return num_received_ > 0 || payload_left_ > 0; }
   [[nodiscard]] bool loading() const noexcept { return loading_; }
-  /// Why the connection is to be closed; empty: it goes on.
+  /// Why the connection must be closed; empty: it stays open.
   [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
 
  private:
@@ -74,7 +74,7 @@ class LmSession {
   std::size_t payload_left_ = 0;
   CacheStore::Reservation reservation_;  // of a value that is being received
   std::string token_;                    // of kAuth
-  std::vector<char> discarded_;          // where bytes that nobody wants go
+  std::vector<char> discarded_;          // receives bytes that are ignored
 
   bool loading_ = false;
   std::array<char, lmcache::kLmReplyBytes> head_;

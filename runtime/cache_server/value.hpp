@@ -31,7 +31,7 @@ class CacheValue {
 };
 using CacheValuePtr = std::shared_ptr<const CacheValue>;
 
-/// What tells values apart: clients with different tokens do not see each other's.
+/// Identifies a value: clients with different tokens cannot access each other's.
 struct CacheKey {
   std::string owner;  ///< name of the client's token; empty: it needs none
   std::string key;    ///< of LMCache

@@ -19,7 +19,7 @@ using jinja::Value;
 /// space shows whether the template trims.
 constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// What a template says may hold a whole conversation: an error shows so many bytes of it.
+/// A template's message may contain a whole conversation: an error shows this many bytes of it.
 constexpr std::size_t kMaxMessageBytes = 1000;
 
 Error to_error(const TemplateError& error) {

@@ -26,7 +26,7 @@ enum class ConnectorKind : std::uint8_t {
 
 struct ConnectorConfig {
   std::string connector;  ///< its name; empty: nothing is transferred
-  std::string engine_id;  ///< empty: it has none
+  std::string engine_id;  ///< empty: none
   ConnectorRole role = ConnectorRole::kBoth;
   bool recompute_failed_loads = true;  ///< otherwise the requests fail; of kKV
   std::string buffer_device = "cpu";
@@ -57,7 +57,7 @@ struct ConnectorConfig {
 /// the end is unknown.
 class ConnectorExtraConfig {
  public:
-  /// Pre: extra_config is a JSON object, as parse_connector_config gives it.
+  /// Pre: extra_config is a JSON object, as returned by parse_connector_config.
   ConnectorExtraConfig(ConnectorKind kind, const ConnectorConfig& config);
   ~ConnectorExtraConfig();
   ConnectorExtraConfig(const ConnectorExtraConfig&) = delete;
@@ -77,7 +77,7 @@ class ConnectorExtraConfig {
   [[nodiscard]] Result<std::vector<std::string>> take_objects(const std::string& key);
   /// The same of a number of seconds from 0 on.
   [[nodiscard]] Result<double> take_seconds(const std::string& key, double otherwise);
-  /// Errors: kInvalidArgument naming a key that nobody took.
+  /// Errors: kInvalidArgument naming a key that was not taken.
   [[nodiscard]] Result<void> check_empty() const;
 
  private:

@@ -39,9 +39,9 @@ struct ConnectorModuleSymbol {
                                       const std::string& names);
 
 /// The connector that the configuration names: among `kinds`, or in its shared object, if it names
-/// one. Errors: kInvalidArgument, there is none of that name (tells which there are); kNotFound,
-/// the shared object cannot be loaded; kUnsupported, it is none of connectors, or of another
-/// interface. `prefix` is that of the options, "kv" or "ec", `symbol` what shared objects export.
+/// one. Errors: kInvalidArgument, an unknown name (lists the known ones); kNotFound, the shared
+/// object cannot be loaded; kUnsupported, it has no connectors, or those of another interface
+/// version. `prefix` is that of the options, "kv" or "ec", `symbol` the export of shared objects.
 template <class Module>
 [[nodiscard]] Result<const typename Module::Kind*> find_connector(
     const ConnectorConfig& config, std::span<const typename Module::Kind> kinds, const char* prefix,

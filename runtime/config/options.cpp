@@ -58,8 +58,8 @@ void bind_options(OptionSet& set, Options& options) {
            "folder of a Hugging Face model, a GGUF file, or a name on the Hugging Face Hub: "
            "OWNER/NAME, OWNER/NAME@REVISION, OWNER/NAME:FILE.gguf; default: the demo model")
       .add("mmproj", model.mmproj,
-           "GGUF file of the encoder of pictures that goes with a GGUF file, or its name on the "
-           "Hugging Face Hub; default: the model takes text alone")
+           "GGUF file of the image encoder for a GGUF model, or its name on the Hugging Face Hub; "
+           "default: text only")
       .add("revision", model.revision,
            "branch, tag or commit of a model of the Hugging Face Hub; default: main")
       .add("download-dir", model.download_dir,
@@ -68,12 +68,12 @@ void bind_options(OptionSet& set, Options& options) {
       .add("served-model-name", model.served_model_name,
            "model name in the API; default: the path or name as given")
       .add("runner", model.runner,
-           "what the model does: generate text, or give embeddings (pooling); auto: pooling for a "
-           "folder with the modules.json of sentence-transformers",
+           "generate text, or compute embeddings (pooling); auto: pooling for a folder with the "
+           "modules.json of sentence-transformers",
            {"auto", "generate", "pooling"})
       .add("pooler-config", model.pooler_config,
-           "JSON object with pooling_type (LAST, CLS, MEAN) and normalize; default: what the "
-           "folder says, else LAST and normalised")
+           "JSON object with pooling_type (LAST, CLS, MEAN) and normalize; default: the folder's "
+           "settings, else LAST and normalised")
       .add("dtype", model.dtype,
            "data type of weights and arithmetic; auto: that of the checkpoint, bfloat16 for GGUF "
            "files with quantised blocks; float16: weights and KV cache in float16, accumulation in "
@@ -113,23 +113,23 @@ void bind_options(OptionSet& set, Options& options) {
       .add("max-num-batched-tokens", engine.max_num_batched_tokens,
            "maximum number of tokens per step", 1, kMaxCount)
       .add("max-num-encoder-input-tokens", engine.max_num_encoder_input_tokens,
-           "embeddings of pictures that a step encodes, at least those of one picture; 0: "
+           "image embeddings that a step may encode, at least those of one image; 0: "
            "max-num-batched-tokens",
            0, kMaxCount)
       .add("encoder-cache-size", engine.encoder_cache_size,
-           "embeddings of pictures that are kept, at least those of one picture; 0: "
+           "capacity of the encoder cache in image embeddings, at least those of one image; 0: "
            "max-num-batched-tokens",
            0, kMaxCount)
       .add("encoder-cache-eviction", engine.encoder_cache_eviction,
-           "which of the pictures that no request uses goes first: the one released first, or the "
+           "which unused image is evicted from the encoder cache: the one released first, or the "
            "least recently used one",
            {"fifo", "lru"})
       .add("encoder-step-ms", engine.encoder_step_ms,
-           "pictures are encoded in slices between steps, so long in each, that others wait no "
-           "longer; 0: whole, in the step that needs them, as in vLLM",
+           "images are encoded in slices of this many milliseconds between steps, so that other "
+           "requests are not delayed longer; 0: whole, in the step that needs them, as in vLLM",
            0, 3'600'000)
       .add("disable-chunked-mm-input", engine.disable_chunked_mm_input,
-           "compute the tokens of a picture in one step, for any model")
+           "compute the tokens of an image in one step, for any model")
       .add("max-num-scheduled-tokens", engine.max_num_scheduled_tokens,
            "token budget of the scheduler per step; 0: max-num-batched-tokens", 0, kMaxCount)
       .add("long-prefill-token-threshold", engine.long_prefill_token_threshold,
@@ -145,14 +145,14 @@ void bind_options(OptionSet& set, Options& options) {
            "and every N tokens; 0: only at the ends of prompts; -1: everywhere",
            -1, kMaxCount)
       .add("prefix-cache-snapshot", engine.prefix_cache_snapshot,
-           "folder in which the blocks of the prefix cache are kept as files: a server that is "
-           "started again reads what it needs of them, also after kill -9")
+           "folder that stores the blocks of the prefix cache as files: a restarted server reads "
+           "those that it needs, also after kill -9")
       .add("prefix-cache-snapshot-bytes", engine.prefix_cache_snapshot_bytes,
-           "maximum size of these files, for each group; what was used longest ago goes first",
+           "maximum size of these files, for each group; the least recently used are evicted",
            1 << 20, std::int64_t{1} << 50)
       .add("max-pinned-cache-share", engine.max_pinned_cache_share,
-           "fraction of the KV cache that prefixes of prompts with cache_control may hold until "
-           "their time is over; 0: cache_control is ignored",
+           "fraction of the KV cache that prefixes with cache_control may pin until their TTL "
+           "expires; 0: cache_control is ignored",
            0, 0.9)
       .add("kv-cache-metrics", engine.kv_cache_metrics,
            "add lifetime, idle time and reuse gap of KV cache blocks to /metrics")
@@ -162,7 +162,8 @@ void bind_options(OptionSet& set, Options& options) {
            "order of the waiting queue; fair: the API key that was served the fewest tokens first",
            {"fcfs", "priority", "fair"})
       .add("max-queue-bypasses", engine.max_queue_bypasses,
-           "how many later requests may overtake one that lacks free blocks; 0: none", 0, kMaxCount)
+           "how many later requests may overtake one that waits for free blocks; 0: none", 0,
+           kMaxCount)
       .add("enable-priority-preemption", engine.enable_priority_preemption,
            "with scheduling-policy priority: waiting requests preempt less urgent running ones")
       .add("preemption-victim", engine.preemption_victim,
@@ -171,6 +172,10 @@ void bind_options(OptionSet& set, Options& options) {
            {"last", "least-work"})
       .add("async-scheduling", engine.async_scheduling,
            "schedule the next step while the current one runs")
+      .add("disable-jump-forward", engine.disable_jump_forward,
+           "compute text that a grammar all but determines token by token; otherwise it takes one "
+           "step, but for models with state layers and with speculative-config. The tokens are the "
+           "same")
       .add("watermark", engine.watermark,
            "fraction of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,
@@ -208,76 +213,76 @@ void bind_options(OptionSet& set, Options& options) {
            1, 64)
       .alias("-tp")
       .add("pipeline-parallel-size", engine.pipeline_parallel_size,
-           "number of pipeline stages: each has a part of the layers, and they work on different "
+           "number of pipeline stages: each has some of the layers, and they work on different "
            "steps at the same time",
            1, 64)
       .alias("-pp")
       .add("enable-expert-parallel", engine.enable_expert_parallel,
-           "tensor-parallel workers have some of the experts each, not a part of every one")
+           "each tensor-parallel worker has some of the experts as a whole, not a shard of each")
       .add(
           "data-parallel-size", engine.data_parallel_size,
           "number of data-parallel engine replicas, each with the whole model and its own KV cache",
           1, 64)
       .alias("-dp")
-      .add(
-          "group-roles", engine.group_roles,
-          "role of each of the data-parallel groups: prefill computes long prompts, decode goes on "
-          "with them, both does either; default: both")
+      .add("group-roles", engine.group_roles,
+           "role of each data-parallel group: prefill computes long prompts, decode generates from "
+           "them, both does either; default: both")
       .add(
           "disaggregation-threshold", engine.disaggregation_threshold,
-          "tokens of a prompt, of 4 bytes of text each, from which on a prefill group computes it; "
-          "what the decode group is likely to have cached does not count",
+          "minimum number of tokens, estimated as 4 bytes of text each, of a prompt that a prefill "
+          "group computes; tokens that the decode group is likely to have cached do not count",
           0, kMaxCount)
       .add("num-input-processors", engine.num_input_processors,
            "threads that render and tokenize prompts; one is reserved for short ones", 2, 64)
       .add("max-input-time-s", engine.max_input_time_s,
-           "seconds that rendering and tokenizing a prompt may take; then the request gets 400; 0: "
+           "maximum seconds for rendering and tokenizing a prompt; then the request gets 400; 0: "
            "no limit",
            0, 86400)
       .add(
           "speculative-config", engine.speculative_config,
           "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
-          "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
+          "lookup: prompt_lookup_min, prompt_lookup_max), suffix (suffixes of earlier answers: "
           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
           "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
           "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
           "come true and where many requests run, true by default")
       .add("ec-transfer-config", engine.ec_transfer_config,
-           "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
+           "JSON object: encoder outputs are loaded from other engines and saved for them; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
            "ec_connector_extra_config, ec_connector_module_path")
       .add("kv-transfer-config", engine.kv_transfer_config,
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
            "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
-           "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
-           "MultiConnector: several of them; BlendConnector: pieces of prompts at any place; "
-           "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
-           "kv_load_failure_policy "
-           "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
+           "FileConnector: files; ExampleConnector: vLLM's files of whole prompts; "
+           "LMCacheConnectorV1: as LMCache; PeerConnector: other engines; MultiConnector: several "
+           "of them; BlendConnector: pieces of prompts at any place; DecodeBenchConnector: noise), "
+           "kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy (recompute, fail), "
+           "kv_connector_extra_config, kv_connector_module_path")
       .add("session-ttl-s", engine.session_ttl_s,
            "seconds for which the KV cache keeps the blocks of a session's last request "
-           "(session_id, "
-           "X-Session-ID), unless their room is needed; 0: they may be evicted at once",
+           "(session_id, X-Session-ID), unless their space is needed; 0: they may be evicted at "
+           "once",
            0, 86400)
       .add("enable-lora", engine.enable_lora, "requests may name LoRA adapters as their model")
-      .add(
-          "lora-modules", engine.lora_modules,
-          "adapters that are loaded at the start: name=path, or JSON objects with name and path; a "
-          "path is a folder as PEFT saves it")
+      .add("lora-modules", engine.lora_modules,
+           "adapters that are loaded at start: name=path, or JSON objects with name and path; a "
+           "path is a folder saved by PEFT")
       .several()
-      .add("max-loras", engine.max_loras, "different adapters in one step", 1, kMaxCount)
+      .add("max-loras", engine.max_loras, "maximum number of different adapters in a step", 1,
+           kMaxCount)
       .add("max-lora-rank", engine.max_lora_rank,
-           "highest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)
+           "maximum rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)
       .add("max-cpu-loras", engine.max_cpu_loras,
-           "adapters that a worker keeps in memory; the one used longest ago goes first, and is "
-           "read again when it is wanted; 0: max-loras",
+           "maximum number of adapters in a worker's memory; the least recently used are evicted "
+           "and "
+           "reloaded on demand; 0: max-loras",
            0, kMaxCount)
       .add("lora-dtype", engine.lora_dtype,
            "data type of adapters; auto: bfloat16 for a model in bfloat16, else float32",
            {"auto", "bfloat16", "float32"})
       .add("lora-directory", engine.lora_directory,
-           "folder with a folder for each adapter, by name: they are loaded as they come, and "
-           "unloaded as they go")
+           "folder with a subfolder for each adapter, by name: new ones are loaded, removed ones "
+           "unloaded")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish KV cache events over ZeroMQ; fields: "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -286,53 +291,50 @@ void bind_options(OptionSet& set, Options& options) {
   MediaOptions& media = options.media;
   set.section("media")
       .add("limit-mm-per-prompt", media.limit_mm_per_prompt,
-           "JSON object with the most items of a kind in a prompt: {\"image\": 4}; default: 999")
-      .add(
-          "mm-processor-kwargs", media.mm_processor_kwargs,
-          "JSON object with fields of preprocessor_config.json, which it replaces; a request's own "
-          "mm_processor_kwargs replace these")
+           "JSON object with the maximum number of items per prompt: {\"image\": 4}; default: 999")
+      .add("mm-processor-kwargs", media.mm_processor_kwargs,
+           "JSON object that overrides fields of preprocessor_config.json; a request's own "
+           "mm_processor_kwargs override these")
       .add("mm-processor-cache-gb", media.mm_processor_cache_gb,
-           "GiB of processed pictures that are kept; 0: none", 0, 1 << 20)
-      .add(
-          "mm-processor-cache-type", media.mm_processor_cache_type,
-          "where they are kept: lru in the engine, shm in memory that the processes of a host "
-          "share, processor_only in the front end; with nodes of the role encoder, and shm between "
-          "hosts, it is processor_only",
-          {"lru", "shm", "processor_only"})
+           "size in GiB of the cache of processed images; 0: none", 0, 1 << 20)
+      .add("mm-processor-cache-type", media.mm_processor_cache_type,
+           "where processed images are cached: lru in the engine, shm in memory shared by the "
+           "processes of a host, processor_only in the front end, which is also used with nodes of "
+           "the role encoder, and instead of shm between hosts",
+           {"lru", "shm", "processor_only"})
       .add("mm-shm-cache-max-object-size-mb", media.mm_shm_cache_max_object_size_mb,
-           "MiB of a processed picture; larger ones are not kept by shm", 1, 1 << 20)
+           "maximum size in MiB of a processed image in the shm cache", 1, 1 << 20)
       .add("media-io-kwargs", media.media_io_kwargs,
-           "JSON object with what is known of reading media, by kind: {\"image\": "
+           "JSON object with options for decoding media, by kind: {\"image\": "
            "{\"rgba_background_color\": [255, 255, 255]}}; a request's own media_io_kwargs are "
-           "added")
+           "merged into it")
       .add("allowed-local-media-path", media.allowed_local_media_path,
            "folder whose files requests may name as file: URLs; default: none")
       .add("allowed-media-domains", media.allowed_media_domains,
-           "host that requests may name in http: and https: URLs of pictures; addresses that are "
-           "not of the public internet must be named as such; default: none");
+           "host that requests may name in http: and https: URLs of images; private addresses must "
+           "be listed as such; default: none");
 
   ServerOptions& server = options.server;
   set.section("server")
       .add("host", server.host, "address to listen on; 0.0.0.0 for all")
       .add("port", server.port, "port to listen on; 0: any free port", 0, 65535)
       .add("ssl-certfile", server.ssl_certfile,
-           "PEM file with the certificate for HTTPS, followed by intermediate ones; it is read "
-           "again "
+           "PEM file with the certificate for HTTPS, followed by intermediate ones; it is reloaded "
            "when it changes; default: plain HTTP")
       .add("ssl-keyfile", server.ssl_keyfile,
            "PEM file with the key of ssl-certfile; default: in the same file")
       .add("ssl-ca-certs", server.ssl_ca_certs,
-           "PEM file with the authorities that sign certificates of clients")
+           "PEM file with the certificate authorities for client certificates")
       .add("ssl-cert-reqs", server.ssl_cert_reqs,
-           "certificates of clients: 0 none, 1 verified if sent, 2 required", 0, 2)
+           "client certificates: 0 none, 1 verified if sent, 2 required", 0, 2)
       .add("ssl-ciphers", server.ssl_ciphers,
-           "ciphers for TLS 1.2, as OpenSSL writes them; default: OpenSSL's")
+           "ciphers for TLS 1.2, in OpenSSL's notation; default: OpenSSL's")
       .add("api-key", server.api_key,
            "API key that clients must send as a bearer token; command lines are visible to other "
            "users of the host, prefer api-key-file")
       .add("api-key-file", server.api_key_file,
-           "file with one API key per line, in addition to api-key; behind a key there may be its "
-           "name in the log and limits, beyond which requests get 429: name=NAME "
+           "file with one API key per line, in addition to api-key; optionally followed by its "
+           "name in the log, and limits beyond which requests get 429: name=NAME "
            "requests-per-minute=N tokens-per-minute=N max-concurrent-requests=N; SIGHUP reloads it")
       .add("allowed-origins", server.allowed_origins,
            "origins of web pages that may call the server from a browser (CORS), such as "
@@ -341,7 +343,7 @@ void bind_options(OptionSet& set, Options& options) {
            "browsers may send cookies and credentials with these requests")
       .add("allowed-methods", server.allowed_methods, "methods that web pages may use; *: all")
       .add("allowed-headers", server.allowed_headers,
-           "headers that web pages may send; *: all that they ask for")
+           "headers that web pages may send; *: all that they request")
       .add("allowed-hosts", server.allowed_hosts,
            "accepted values of the Host header; *.NAME: all subdomains, *: any; default without "
            "api-key: on loopback the names and addresses of this host, elsewhere IP addresses, "
@@ -361,7 +363,7 @@ void bind_options(OptionSet& set, Options& options) {
            "seconds within which a request body must arrive, plus one for each 16 KiB received",
            0.1, 86400)
       .add("write-timeout-s", server.write_timeout_s,
-           "seconds after which a connection is closed whose client does not read", 0.1, 86400)
+           "seconds until a connection is closed whose client does not read", 0.1, 86400)
       .add("sse-keep-alive-interval", server.sse_keep_alive_interval,
            "seconds between SSE comments on an idle stream; 0: none", 0, 86400)
       .add("shutdown-timeout", server.shutdown_timeout,
@@ -392,12 +394,12 @@ void bind_options(OptionSet& set, Options& options) {
       .add("disable-uvicorn-access-log", server.disable_uvicorn_access_log,
            "do not log each request")
       .add("access-log", server.access_log,
-           "file for a JSON object per request; -: standard output. A file that is renamed, as by "
-           "logrotate, is followed by a new one")
+           "file for a JSON object per request; -: standard output; a new file is created after a "
+           "rename, as by logrotate")
       .add("enable-request-id-headers", server.enable_request_id_headers,
            "return X-Request-Id in responses")
       .add("enable-server-load-tracking", server.enable_server_load_tracking,
-           "count the requests in the engine for /load, which says 0 otherwise")
+           "count the requests in the engine for /load, which returns 0 otherwise")
       .add("disable-fastapi-docs", server.disable_fastapi_docs, "no /openapi.json and /docs")
       .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,
            "report cached prompt tokens in usage")
@@ -411,14 +413,20 @@ void bind_options(OptionSet& set, Options& options) {
            "hermes, llama3_json, llama4_pythonic, pythonic, mistral, qwen3_coder, deepseek_v3, "
            "deepseek_v31, deepseek_v32, glm45, kimi_k2, granite, phi4_mini_json, functiongemma, "
            "openai, minimax_m2, seed_oss, nemotron_json, jamba, internlm, lfm2")
-      .add("tool-strict-level", server.tool_strict_level,
-           "what calls are held to by a grammar from where they begin: auto (forced ones and those "
-           "of strict functions to the schema), function (all to the format and the names of "
-           "functions) or parameter (all to the schemas)")
+      .add(
+          "tool-strict-level", server.tool_strict_level,
+          "how a grammar constrains calls once they begin: auto (forced calls and those of strict "
+          "functions to the schema), function (all calls to the format and the names of functions) "
+          "or parameter (all calls to the schemas)")
       .add("reasoning-parser", server.reasoning_parser,
            "format of the model's reasoning: auto (by the chat template), none, or one of "
            "deepseek_r1, deepseek_v3, qwen3, glm45, kimi_k2, minimax_m2, seed_oss, mistral, "
            "granite, openai_gptoss")
+      .add(
+          "reasoning-config", server.reasoning_config,
+          "JSON object for thinking_token_budget of requests: reasoning_end_str is generated where "
+          "the budget is spent (default: the marker that ends reasoning, which it has to have), "
+          "reasoning_start_str begins what is counted")
       .add("enable-auto-tool-choice", server.enable_auto_tool_choice,
            "parse tool calls if a request has tools and does not force a call")
       .add("exclude-tools-when-tool-choice-none", server.exclude_tools_when_tool_choice_none,
@@ -432,20 +440,19 @@ void bind_options(OptionSet& set, Options& options) {
            "SQLite file for the responses of /v1/responses, so that a restarted server still has "
            "them; default: in memory")
       .add("max-stored-responses", server.max_stored_responses,
-           "maximum number of stored responses, the oldest are removed; 0: none is stored", 0,
-           1 << 30)
+           "maximum number of stored responses, the oldest are removed; 0: do not store responses",
+           0, 1 << 30)
       .add("max-stored-response-bytes", server.max_stored_response_bytes,
            "maximum size of all stored responses with their conversations", 1 << 20,
            std::int64_t{1} << 50)
-      .add(
-          "admin-cache-directory", server.admin_cache_directory,
-          "folder of /admin/cache/export and import, on each host with workers; default: there are "
-          "no such routes")
+      .add("admin-cache-directory", server.admin_cache_directory,
+           "folder of /admin/cache/export and import, on each host with workers; default: these "
+           "routes are disabled")
       .add("max-warm-prompts", server.max_warm_prompts,
            "maximum number of prompts of a request to /admin/cache/warm", 1, 1 << 16)
       .add("batch-directory", server.batch_directory,
-           "folder for /v1/files and /v1/batches: uploaded files, results and what is to be done, "
-           "which a restarted server goes on with; default: no files and batches")
+           "folder for /v1/files and /v1/batches: uploaded files, results and pending requests, "
+           "which a restarted server continues; default: these routes are disabled")
       .add("max-batch-file-bytes", server.max_batch_file_bytes, "maximum size of an uploaded file",
            1 << 10, std::int64_t{1} << 40)
       .add("max-batch-directory-bytes", server.max_batch_directory_bytes,
@@ -466,10 +473,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("resume-ttl-s", server.resume_ttl_s,
            "seconds for which a finished stream stays resumable", 1, 86400)
       .add("keep-alive", server.keep_alive,
-           "run the Supervisor in a child process, and start it again whenever a signal ends it")
-      .add("allow-runtime-lora-updating", server.allow_runtime_lora_updating,
-           "enable /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of the "
-           "server")
+           "run the Supervisor in a child process, and restart it whenever a signal ends it")
+      .add(
+          "allow-runtime-lora-updating", server.allow_runtime_lora_updating,
+          "enable /v1/load_lora_adapter and /v1/unload_lora_adapter, where clients name folders on "
+          "the server")
       .add("server-dev-mode", server.server_dev_mode,
            "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache, "
            "/reset_mm_cache and /server_info; not for production")
@@ -478,7 +486,7 @@ void bind_options(OptionSet& set, Options& options) {
            "recovery; -1: none",
            -1, kMaxCount)
       .add("dev-crash-signal", server.dev_crash_signal,
-           "signal of that crash: 11 as a segmentation fault, 9 as the OOM killer", 1, 31);
+           "signal of that crash: 11 for a segmentation fault, 9 for the OOM killer", 1, 31);
 
   set.section("log")
       .add("log-level", options.log.log_level, "lowest level that is logged",
@@ -611,10 +619,8 @@ Result<void> validate(const Options& options) {
                    parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine)));
   RETURN_IF_ERROR(group_roles(engine));
   if (!engine.prefix_cache_snapshot.empty() && !engine.enable_prefix_caching)
-    return invalid_argument(
-        "prefix-cache-snapshot: there is no prefix cache without "
-        "enable-prefix-caching",
-        "prefix-cache-snapshot");
+    return invalid_argument("prefix-cache-snapshot requires enable-prefix-caching",
+                            "prefix-cache-snapshot");
   if (kv_transfer.is_enabled() && !engine.enable_prefix_caching)
     return invalid_argument("kv-transfer-config: blocks have no keys without enable-prefix-caching",
                             "kv-transfer-config");

@@ -29,7 +29,7 @@ struct RoleSpec {
         num_peers(peers.size()) {
     std::copy(peers.begin(), peers.end(), peer_list.begin());
   }
-  /// Whom its actor sends to.
+  /// The recipients of its actor's messages.
   [[nodiscard]] constexpr std::span<const Peer> peers() const {
     return {peer_list.data(), num_peers};
   }
@@ -58,7 +58,7 @@ inline constexpr std::array<RoleSpec, kNumRoles> kRoles = {{
   return kRoles[static_cast<std::size_t>(role)];
 }
 
-/// The roles of a group in the order in which they are spawned: each behind those it sends to.
+/// The roles of a group in the order in which they are spawned: each after those it sends to.
 inline constexpr std::array kSpawnOrder = {
     Role::kExecutor,        Role::kKVCacheManager, Role::kEncoderCacheManager,
     Role::kOutputProcessor, Role::kScheduler,      Role::kInputProcessor};

@@ -12,7 +12,7 @@
 //   device="cuda"        ; of its workers; none: that of the engine
 //
 // "request-router" may be omitted: it is then placed with the frontend. "encoder" may be on any
-// number of nodes: each of them runs the model's encoder of pictures, for all groups; without one,
+// number of nodes: each of them runs the model's image encoder, for all groups; without one,
 // the workers encode.
 //
 // With data-parallel-size N there are N groups, each with all roles (except for the Frontend and
@@ -42,7 +42,7 @@ struct NodeConfig {
   std::vector<std::int32_t> workers;       ///< ranks, in each of the groups
   std::vector<std::int32_t> groups = {0};  ///< does not matter for what all of them share
   std::string device;                      ///< of its workers; empty: the engine's
-  bool optional = false;                   ///< nobody starts it, or waits for it, at the start
+  bool optional = false;                   ///< not started, nor waited for, at start
   bool operator==(const NodeConfig&) const = default;
 
   [[nodiscard]] bool has(Role role) const;

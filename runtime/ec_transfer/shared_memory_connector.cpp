@@ -96,7 +96,7 @@ class SharedMemoryStore final : public OutputStore {
     const std::filesystem::path path = path_of(identifier);
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file.valid() && errno == ENOENT)
-      return Error{ErrorCode::kNotFound, path.string() + " is not there (any more)"};
+      return Error{ErrorCode::kNotFound, path.string() + " does not exist (any more)"};
     if (!file.valid()) return segment_error("open", path);
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) return segment_error("read", path);

@@ -100,7 +100,7 @@ json mmproj_vision_config(GgufMetadata& metadata, const GgufProjector& projector
           {"patch_size", size("patch_size")},
           {"layer_norm_eps",
            metadata.number(std::string(kVision) + "attention.layer_norm_epsilon", std::nullopt)},
-          // What is not said to be GELU is its approximation by a sigmoid.
+          // Without use_gelu it is the approximation by a sigmoid.
           {"hidden_act",
            metadata.boolean("clip.use_gelu", false) ? "gelu_pytorch_tanh" : "quick_gelu"}};
 }

@@ -316,8 +316,8 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
     const auto path = store_.file_path(batch.input_file_id);
     run.input.open(path, std::ios::binary);
     if (!run.input) {
-      return Error{ErrorCode::kNotFound, "the input file " + batch.input_file_id + " is gone",
-                   "input_file_id"};
+      return Error{ErrorCode::kNotFound,
+                   "the input file " + batch.input_file_id + " no longer exists", "input_file_id"};
     }
     std::unordered_set<std::string> ids;  // hashes: custom_ids may be long
     std::uint64_t offset = 0;
@@ -358,7 +358,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
       }
       if (errors.full()) break;
     }
-    if (count == 0) errors.add("empty_file", 0, invalid_argument("the file has no request"));
+    if (count == 0) errors.add("empty_file", 0, invalid_argument("the file has no requests"));
     run.input.clear();
     batch.num_requests = count;
     return {};

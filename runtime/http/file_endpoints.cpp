@@ -266,7 +266,7 @@ Result<Answer> try_show_file(ServiceContext& context, const HttpRequest& http, R
     return Error{ErrorCode::kUnsupported, "HEAD is not supported for contents, only GET", ""};
   std::ifstream content(store.file_path(file.id), std::ios::binary);
   if (!content || file.num_bytes == 0)
-    return Error{ErrorCode::kNotFound, "the content of " + file.id + " is gone", "id"};
+    return Error{ErrorCode::kNotFound, "the content of " + file.id + " no longer exists", "id"};
   auto download = std::make_unique<FileDownload>(sink, std::move(content), file.num_bytes);
   download->start(file);
   if (download->done()) return Answer(nullptr);

@@ -160,7 +160,7 @@ Error unreachable(const HubSettings& settings, const std::string& why) {
   return {ErrorCode::kUnavailable, settings.endpoint + " cannot be reached: " + why, "model"};
 }
 
-/// What a response without success means.
+/// The error for an unsuccessful response.
 Error refusal(const HubSettings& settings, const std::string& what, long status,
               const Headers& headers) {
   const std::string said = headers.message.empty() ? "" : " (" + headers.message + ")";

@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// What the environment says about the Hugging Face Hub, by the variables of the Python package.
+/// The environment's settings of the Hugging Face Hub, by the variables of the Python package.
 struct HubSettings {
   std::filesystem::path cache;  ///< HF_HUB_CACHE, HF_HOME/hub, or ~/.cache/huggingface/hub
   std::string endpoint;         ///< HF_ENDPOINT without a slash at its end

@@ -15,7 +15,7 @@ struct HubFile {
   std::uint64_t num_bytes = 0;
 };
 
-/// What a branch, tag or commit stands for.
+/// The files of a branch, tag or commit.
 struct HubSnapshot {
   std::string commit;
   std::vector<HubFile> files;

@@ -80,7 +80,7 @@ Result<fs::path> pull_model(
   }));
   for (const std::string& path : chosen)
     RETURN_IF_ERROR(cache.link(reference.repository, snapshot.commit, path, files[path]->etag));
-  // Last: until then nobody takes the snapshot for whole.
+  // Last: until then the snapshot is not considered complete.
   RETURN_IF_ERROR(cache.set_revision(reference, snapshot.commit));
   const fs::path folder = cache.snapshot(reference.repository, snapshot.commit);
   return reference.file.empty() ? folder : folder / chosen.front();

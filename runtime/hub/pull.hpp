@@ -8,7 +8,7 @@
 namespace troupe {
 
 /// Brings a model of the Hub into the cache: asks the Hub what the revision stands for, and
-/// downloads the files that Troupe loads and the cache has not. `on_progress` gets the fraction of
+/// downloads the files that Troupe loads and the cache lacks. `on_progress` gets the fraction of
 /// the bytes and the file. Returns the snapshot's folder, or the GGUF file. Errors: those of
 /// HubClient and files_to_load, and kIo (too little space, with both numbers).
 [[nodiscard]] Result<std::filesystem::path> pull_model(

@@ -66,7 +66,7 @@ class Registry {
   Histogram& histogram(const std::string& name, const std::string& help, const Labels& labels,
                        const std::vector<double>& bounds);
   Summary& summary(const std::string& name, const std::string& help, const Labels& labels);
-  /// It is gone: nobody may update it any more. Pre: a counter or gauge of this registry.
+  /// Destroys it: it must not be updated any more. Pre: a counter or gauge of this registry.
   void remove(const Metric& metric);
 
   /// Prometheus text format 0.0.4.

@@ -6,7 +6,8 @@
 //   lru             the front end knows what it has sent, the engine keeps it; the items of a
 //                   picture that was sent have no data. Both drop what was used first.
 //   shm             both have the same segment of shared memory, which the processes of a host
-//                   share: items lie there, and have no data in messages. The oldest go first.
+//                   share: items lie there, and have no data in messages. The oldest go first, but
+//                   for those of requests that are under way. Workers read them there.
 //   processor_only  the front end keeps it, and sends it each time.
 //
 // What one side believes of the other may be wrong: after a restart, where requests come in another
@@ -26,7 +27,7 @@
 
 namespace troupe {
 
-/// MultiModalFeature::data.
+/// MultiModalFeature::data: an array, or where one lies.
 using ItemData = std::shared_ptr<const std::vector<char>>;
 
 /// The front end's side. Thread-safe.
@@ -63,6 +64,8 @@ struct PictureCacheOptions {
   /// pictures.
   std::string key;
   std::filesystem::path directory = "/dev/shm";  ///< shm
+  /// shm: the workers are on the engine's host. They are given where items lie, and read them there.
+  bool workers_share = false;
 };
 
 /// The names of the kinds.
@@ -74,9 +77,6 @@ struct PictureCacheOptions {
 /// The engine's side of the same. Null: items always have their data.
 [[nodiscard]] Result<std::shared_ptr<ItemCache>> make_item_cache(
     const PictureCacheOptions& options);
-
-/// Of a part of a picture: its number is added to the picture's identifier. Part 0 is the picture.
-[[nodiscard]] std::string part_identifier(const std::string& identifier, std::size_t part);
 
 // The kinds, each in a file of its own.
 Result<std::shared_ptr<PictureCache>> make_processor_only_cache(const PictureCacheOptions& options);

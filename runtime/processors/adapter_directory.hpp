@@ -1,5 +1,5 @@
 #pragma once
-// A folder of adapters that come and go.
+// A watched folder of adapters.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// Remembers what it has found in a folder that has a folder for each adapter, by name. Used by one
-/// thread, which may block.
+/// Keeps the state of a folder that has a subfolder for each adapter, by name. Used by one thread,
+/// which may block.
 class AdapterDirectory {
  public:
   explicit AdapterDirectory(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -21,10 +21,10 @@ class AdapterDirectory {
     std::vector<LoadAdapter> to_load;  ///< new, or with other files; in place, by name
     std::vector<std::string> to_unload;
   };
-  /// Looks again. An adapter that is still being copied is not one yet: its files must be as they
-  /// were the last time.
+  /// Scans the folder. An adapter that is still being copied is not reported: its files must be
+  /// unchanged since the last scan.
   [[nodiscard]] Changes scan();
-  /// It could not be loaded for now: the next scan names it again.
+  /// The adapter could not be loaded now: the next scan reports it again.
   void retry(const std::string& name) { loaded_.erase(name); }
 
  private:
@@ -39,7 +39,7 @@ class AdapterDirectory {
 
   std::filesystem::path folder_;
   Stamps seen_;    // by the last scan
-  Stamps loaded_;  // that were named
+  Stamps loaded_;  // that were reported
 };
 
 }  // namespace troupe

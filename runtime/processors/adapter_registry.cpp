@@ -80,4 +80,27 @@ AdapterRegistry::Difference AdapterRegistry::match(const std::vector<LoraRequest
   return difference;
 }
 
+AdapterReply join_ranks(CollectiveRpcReply reply) {
+  if (reply.error) return {.adapters = {}, .error = std::move(reply.error)};
+  AdapterReply joined;
+  for (std::size_t rank = 0; rank < reply.results.size(); ++rank) {
+    auto* const list = std::get_if<AdapterList>(&reply.results[rank]);
+    if (list == nullptr) continue;
+    if (rank == 0) {
+      joined.adapters = std::move(list->adapters);
+      continue;
+    }
+    const bool same = std::ranges::equal(joined.adapters, list->adapters,
+                                         [](const LoraRequest& a, const LoraRequest& b) {
+                                           return a.name == b.name && a.int_id == b.int_id;
+                                         });
+    if (!same)
+      return {
+          .adapters = {},
+          .error = Error{ErrorCode::kUnavailable, "ranks 0 and " + std::to_string(rank) +
+                                                      " have found different files of an adapter"}};
+  }
+  return joined;
+}
+
 }  // namespace troupe

@@ -15,13 +15,13 @@ namespace troupe {
 
 [[nodiscard]] Error unknown_adapter(const std::string& name);
 
-/// Owns the names and what they stand for. The RequestRouter's: it outlives the engines, which are
-/// told what they have not.
+/// Owns the names of the adapters with their files. Used by the RequestRouter, which outlives the
+/// engines and loads into them the adapters that they lack.
 class AdapterRegistry {
  public:
-  /// Why it cannot be loaded, before anyone tries: its name or path is empty, or the name is taken.
+  /// Why it cannot be loaded, checked in advance: its name or path is empty, or the name is taken.
   [[nodiscard]] std::optional<Error> check_load(const LoadAdapter& what) const;
-  /// What the engine has loaded, as requests are to name it.
+  /// Registers an adapter that the engine has loaded; returns it as requests should name it.
   LoraRequest add(LoraRequest loaded);
   /// False: there is none.
   bool remove(const std::string& name);
@@ -29,17 +29,17 @@ class AdapterRegistry {
   [[nodiscard]] const LoraRequest* find(const std::string& name) const;
   /// By name.
   [[nodiscard]] AdapterList list() const;
-  /// The same; none: no engine has told what it has.
+  /// The same; none: no engine has listed its adapters yet.
   [[nodiscard]] std::optional<AdapterList> known() const;
 
-  /// What another RequestRouter had, before an engine tells.
+  /// The adapters of another RequestRouter, until an engine lists its own.
   void restore(const std::vector<LoraRequest>& adapters);
-  /// What an engine lacks, and what it has and should not.
+  /// The adapters that an engine lacks, and those that it should not have.
   struct Difference {
     std::vector<LoraRequest> to_load;
     std::vector<std::string> to_unload;
   };
-  /// An engine tells what it has: what has no name here gets one, unless it was removed.
+  /// Compares the adapters of an engine: unknown ones are registered, unless they were removed.
   [[nodiscard]] Difference match(const std::vector<LoraRequest>& loaded);
 
  private:
@@ -49,5 +49,8 @@ class AdapterRegistry {
   std::map<std::pair<std::string, std::string>, std::int32_t> first_ids_;
   bool is_known_ = false;
 };
+
+/// One reply of the replies of all ranks, which must have loaded the same files.
+[[nodiscard]] AdapterReply join_ranks(CollectiveRpcReply reply);
 
 }  // namespace troupe

@@ -59,8 +59,8 @@ class RecentMap {
 /// has served, at most kMaxLocality. A cached prefix thus attracts requests to its group, but at
 /// most that many ahead of the others. Ties are resolved round-robin.
 ///
-/// Groups with the role kPrefill get prompts only, of which the group that goes on would have to
-/// compute at least so many tokens, and whole requests while there is no other group.
+/// Groups with the role kPrefill get only prompts of which the decode group would have to compute
+/// at least min_split_tokens, and whole requests while there is no other group.
 class Coordinator {
  public:
   /// A piece of a prompt: the cached prefix is estimated by text, since the prompt is not tokenized
@@ -109,7 +109,7 @@ class Coordinator {
     RecentMap<std::int32_t, Empty> adapters{kMaxKnownAdapters};
   };
 
-  /// What a request has that groups may know.
+  /// The parts of a request that groups may have cached.
   struct Known {
     std::vector<std::uint64_t> pieces;
     std::int32_t adapter = 0;  ///< its id; 0: none

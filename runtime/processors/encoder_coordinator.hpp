@@ -16,8 +16,8 @@ namespace troupe {
 ///
 /// An item goes to an encoder that has its output; else to the first one in an order that depends
 /// on the item alone (rendezvous hashing, Thaler and Ravishankar 1998), so that all processes
-/// choose the same one, and the others keep theirs when one comes or goes. One that has
-/// kMaxAhead items more to do than another gives way to the least busy one.
+/// choose the same one, and most items keep theirs when one joins or leaves. One that has kMaxAhead
+/// more pending items than another is replaced by the least busy one.
 class EncoderCoordinator {
  public:
   static constexpr std::int32_t kMaxAhead = 4;

@@ -1,5 +1,5 @@
 #pragma once
-// How a model's prompts hold pictures, by its configuration and its tokenizer.
+// The placeholders of images in a model's prompts, by its configuration and its tokenizer.
 
 #include "runtime/base/result.hpp"
 #include "runtime/models/model_config.hpp"
@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// Errors: kCorrupt, the tokenizer has not the tokens.
+/// Errors: kCorrupt, the tokenizer lacks the tokens.
 [[nodiscard]] Result<PictureFormat> picture_format(const ImageTokens& tokens,
                                                    const Tokenizer& tokenizer);
 

@@ -16,7 +16,7 @@ namespace troupe {
 
 /// Maps live requests to their clients. Each client chooses its own request ids; the engine uses
 /// different ones, so that clients are independent of each other. Outputs of a request go to its
-/// client with the client's id; as one final output if the client wants no others. Used by the
+/// client with the client's id; as one final output if the client requests that. Used by the
 /// RequestRouter.
 class RequestClients {
  public:
@@ -54,7 +54,7 @@ class RequestClients {
   struct Request {
     Client client = 0;
     RequestId own_id{};
-    std::optional<RequestOutput> joined;  // so far, if the client wants the final output only
+    std::optional<RequestOutput> joined;  // so far, if the client requests the final output only
   };
 
   std::unordered_map<RequestId, Request> requests_;  // by their ids in the engine

@@ -19,16 +19,16 @@ class ECConnector {
  public:
   virtual ~ECConnector() = default;
 
-  /// Whether the output can be loaded. nullopt: not known yet, to be queried again in a later step;
-  /// what takes time to find out begins with the first query, when the request arrives. A
-  /// connector must know after a while, also if what it asks gives no answer.
-  [[nodiscard]] virtual std::optional<bool> has_cache_item(const std::string& identifier,
+  /// Whether the output can be loaded. nullopt: unknown, to be queried again in a later step; slow
+  /// lookups and prefetches start with the first query, when the request arrives. A connector must
+  /// decide within a deadline, even if its store does not answer.
+  [[nodiscard]] virtual std::optional<bool> has_cache_item(const MultiModalFeature& item,
                                                            double now) = 0;
-  /// The request is in the step that is planned, with this item, which is to be loaded in it. There
-  /// is room for its output.
+  /// The step being planned contains the request with this item, which should be loaded in it.
+  /// There is space for its output.
   virtual void update_state_after_alloc(const RequestState& request,
                                         const MultiModalFeature& item) = 0;
-  /// Metadata for the workers, with every step; empty: nothing is to be done.
+  /// Metadata for the workers, with every step; empty: nothing to do.
   [[nodiscard]] virtual std::string build_connector_meta(const SchedulerOutput& step) = 0;
   /// What the workers have loaded and saved, and what could not be loaded.
   virtual void update_connector_output(const ECConnectorOutput& output) = 0;
@@ -39,7 +39,7 @@ class ECConnector {
   /// The request has finished, see request.status. True: it keeps its references in the encoder
   /// cache until ECConnectorOutput::finished_sending has its id.
   [[nodiscard]] virtual bool request_finished(const RequestState&) { return false; }
-  /// The last request with such an item has gone.
+  /// The last request with this item has finished.
   virtual void release(const std::string& identifier) = 0;
 };
 

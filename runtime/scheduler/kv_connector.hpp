@@ -27,8 +27,8 @@ class KVConnector {
  public:
   virtual ~KVConnector() = default;
 
-  /// The kv_transfer_params of a request that comes, which are not empty. Errors: kInvalidArgument,
-  /// the request fails.
+  /// The kv_transfer_params of a new request, if not empty. Errors: kInvalidArgument, the request
+  /// fails.
   [[nodiscard]] virtual Result<void> check_transfer_params(const std::string&) const { return {}; }
   /// The request has been added; what determines the hashes of its blocks.
   virtual void on_new_request(const KVCacheRequest&) {}
@@ -40,9 +40,9 @@ class KVConnector {
   struct Match {
     std::int32_t num_tokens = 0;  ///< beyond the local ones
     bool async = false;           ///< loaded asynchronously, over several steps
-    /// Not loaded, but a part of what is computed: so many tokens take the place of others' keys
-    /// and values, which are near those that they would have had. No block of the request may serve
-    /// another one.
+    /// Not loaded before the forward pass, but blended into it: this many tokens reuse stored keys
+    /// and values, which approximate their own. The blocks of the request must not be shared with
+    /// others.
     std::int32_t num_blended = 0;
   };
   /// What can be loaded after num_local_tokens, a multiple of the block size. nullopt: not known
@@ -55,8 +55,8 @@ class KVConnector {
   virtual void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
                                         std::int32_t num_external_tokens) = 0;
 
-  /// Of how many tokens request_finished is to get the blocks. What the next token does not attend
-  /// to is not among them.
+  /// The number of tokens whose blocks request_finished gets, without those that the next token
+  /// does not attend to.
   [[nodiscard]] virtual std::int32_t num_tokens_to_keep(const RequestState& request) const {
     return request.num_computed_tokens;
   }
@@ -72,22 +72,27 @@ class KVConnector {
   enum class Medium : std::uint8_t { kHost, kDisk, kPeer, kRemote };
   [[nodiscard]] virtual Medium medium(const RequestState&) const { return Medium::kHost; }
 
-  /// What has been stored and dropped since the last call, in order.
+  /// The blocks stored and evicted since the last call, in order.
   [[nodiscard]] virtual std::vector<KVCacheEvent> take_events() { return {}; }
 
   /// Metadata for the workers, with every step.
   [[nodiscard]] virtual std::string build_connector_metadata(const SchedulerOutput&) { return {}; }
   virtual void update_connector_output(const KVConnectorOutput&) {}
+  /// Requests whose KV others may begin to load before they have ended, and the parameters for
+  /// their clients: since the last call.
+  [[nodiscard]] virtual std::vector<std::pair<RequestId, std::string>> take_early_params() {
+    return {};
+  }
   /// Steps have failed: workers may not have read the metadata of those without a result.
   virtual void on_failed_steps() {}
 
   /// Blocks will become free without a preemption: wait rather than preempt.
   [[nodiscard]] virtual bool has_pending_block_frees() const { return false; }
-  /// Begins to copy what it has stored to files of a folder, or to take such files in. It goes on
-  /// while is_moving(), with the help of the workers, and needs steps. Pre: not is_moving().
+  /// Starts to export its stored blocks to files of a folder, or to import such files. It continues
+  /// while is_moving(), involves the workers, and needs steps. Pre: not is_moving().
   /// Errors: kUnsupported.
   [[nodiscard]] virtual Result<void> start_move(const MoveCache&) {
-    return Error{ErrorCode::kUnsupported, "the KV connector keeps no blocks", {}};
+    return Error{ErrorCode::kUnsupported, "the KV connector stores no blocks", {}};
   }
   [[nodiscard]] virtual bool is_moving() const { return false; }
   /// The result of what was started.

@@ -189,7 +189,7 @@ void Scheduler::free_request(RequestState& request) {
   ended_.push_back(&request);
 }
 
-/// Nobody uses its blocks any more.
+/// Its blocks are no longer used.
 void Scheduler::forget(RequestState& request) {
   if (std::exchange(request.holds_blocks_after_end, false)) --num_holding_after_end_;
   keep_blocks(request);
@@ -396,6 +396,7 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
       data.num_computed_tokens = request.num_computed_tokens;
       data.mm_features = request.mm_features;
       data.lora = request.lora;
+      data.second_text_begin = request.second_text_begin;
       auto next = entry.blocks.of(plan.blocks).begin();
       for (const std::int32_t n : entry.block_counts.of(plan.block_counts)) {
         data.block_ids.emplace_back(next, next + n);
@@ -489,7 +490,7 @@ Result<void> Scheduler::start_cache_move(const MoveCache& what) {
                  "kv-transfer-config has to name one",
                  {}};
   if (connector_->is_moving())
-    return Error{ErrorCode::kUnavailable, "another export or import of the cache goes on", {}};
+    return Error{ErrorCode::kUnavailable, "another export or import of the cache is running", {}};
   return connector_->start_move(what);
 }
 

@@ -122,6 +122,10 @@ class Scheduler {
   /// need something to sample.
   EngineCoreOutputs end_structured(GrammarMasks& masks, double now);
 
+  /// Likely tokens of structured requests, which are drafts of their next steps as far as they
+  /// follow from the tokens that are known by then.
+  void set_proposals(std::vector<GrammarProposal> proposals);
+
   /// The drafts of a step that was planned with placeholders (async scheduling), as far as the
   /// grammars accept them.
   void update_draft_token_ids_in_output(
@@ -241,6 +245,7 @@ class Scheduler {
   Task<std::vector<RequestId>> take_failed_loads(const SchedulerOutput& step,
                                                  const KVConnectorOutput& report);
   void take_transfer_results(const KVConnectorOutput& report);
+  void add_early_params(EngineCoreOutputs& outputs);
   [[nodiscard]] bool must_defer_free(const RequestState& request) const;
   void free_blocks(const RequestState& request);
   void pass_fence();
@@ -255,6 +260,7 @@ class Scheduler {
 
   // scheduler_structured.cpp
   bool waits_for_grammar(RequestState& request);
+  void draft_proposal(RequestState& request) const;
   void advance_grammar(RequestState& request, std::span<const TokenId> kept);
 
   // state_chunks.cpp
@@ -312,6 +318,7 @@ class Scheduler {
 
   // scheduler_update.cpp
   struct StepResult;
+  void count_drafts(std::int32_t num_drafts, std::int32_t num_accepted);
   bool process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
   static const GrammarEnd* end_in(const RequestState& request, const StepResult& result);
   std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale,
@@ -389,7 +396,7 @@ class Scheduler {
   std::unordered_map<std::string, std::int32_t> item_users_;  ///< by identifier
   /// Finished requests that keep their references in the encoder cache, with their identifiers.
   std::unordered_map<RequestId, std::vector<std::string>> delayed_releases_;
-  bool encoder_lookups_pending_ = false;  ///< the last plan waits for the connector to know
+  bool encoder_lookups_pending_ = false;  ///< the last plan waits for the connector's answer
 
   // Only with a KV connector.
   std::vector<RequestState*> ended_;  ///< the connector is not yet notified of them

@@ -59,7 +59,7 @@ struct SchedulerConfig {
   PreemptionVictim preemption_victim = PreemptionVictim::kLast;
   bool reserve_full_sequence = true;  ///< admit only requests whose whole prompt fits now
   bool prefix_caching = true;
-  double session_ttl_s = 0;       ///< blocks of a session's last request are kept for so long
+  double session_ttl_s = 0;       ///< how long the blocks of a session's last request are kept
   bool async_scheduling = false;  ///< the next step is planned before the last one's result
   std::int32_t pipeline_parallel_size = 1;
   /// Decodes wait pipeline_parallel_size steps for their previous token (async only).
@@ -67,12 +67,15 @@ struct SchedulerConfig {
   std::uint32_t incarnation = 0;  ///< of the engine: every step carries it
   bool pooling = false;           ///< nothing is sampled, a request ends with its embedding
   SpeculativeConfig speculative;
+  /// Jump-forward: likely tokens that a grammar may propose for a request and a step. Only without
+  /// speculative decoding and without state groups, which keep a state behind each draft.
+  std::int32_t max_proposed_tokens = 0;
   KVTransferConfig kv_transfer;         ///< only with a KVConnector
   std::int32_t max_loras = 0;           ///< distinct adapters in a step; 0: no limit
   std::int32_t max_encoder_embeds = 0;  ///< encoder budget of a step
-  /// Items are encoded in slices beside other steps, before the one that needs them.
+  /// Items are encoded in slices during other steps, before the one that needs them.
   bool encode_ahead = false;
-  std::int32_t encode_ahead_ms = 0;        ///< of a step for that; one slice at least
+  std::int32_t encode_ahead_ms = 0;        ///< per step; at least one slice
   bool include_finished_requests = false;  ///< outputs list finished requests per client
   bool has_block_ops = false;              ///< Mamba groups: request GetBlockOps in each step
   /// Encoder inputs go into the cross-attention cache with a request's first step.

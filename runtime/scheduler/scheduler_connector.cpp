@@ -101,7 +101,7 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
     RequestState& request = *requests_.at(running[i].id);
     request.num_computed_tokens = found.running[i];
     lost.push_back(request.id);
-    // It may need earlier pictures again, for which those that it holds leave no room.
+    // It may need earlier images again, for which those that it holds leave no space.
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
     if (config_.async_scheduling) {
       // Results of later steps are invalid too: they were computed from the same KV.
@@ -175,6 +175,18 @@ void Scheduler::take_transfer_results(const KVConnectorOutput& report) {
     if (known != requests_.end() && known->second->holds_blocks_after_end) forget(*known->second);
   }
   connector_->update_connector_output(report);
+}
+
+/// For those who load a request's KV while its prompt is being computed.
+void Scheduler::add_early_params(EngineCoreOutputs& outputs) {
+  for (auto& [id, params] : connector_->take_early_params()) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.id = id;
+    output.client_index = known->second->client_index;
+    output.kv_transfer_params = std::move(params);
+  }
 }
 
 // ---- fences -------------------------------------------------------------------------------------

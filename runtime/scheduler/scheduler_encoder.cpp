@@ -66,8 +66,8 @@ void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
 
 // ---- items that are encoded ahead ---------------------------------------------------------------
 
-/// Those that the step may reach wait, but for one that has been encoded: the first one that is
-/// not cached is to be next.
+/// Chooses the next item to encode ahead: the first one that is not cached. Items that this step
+/// may reach are left to it, except one that has been encoded.
 void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs& question) {
   const auto is_in = [](const std::vector<std::int32_t>& list, std::int32_t item) {
     return std::ranges::find(list, item) != list.end();
@@ -87,9 +87,9 @@ void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs&
   }
 }
 
-/// Of the step that is planned. The workers have room for one such output. It waits for the step
-/// that needs it, but gives way where a request that holds blocks waits for another one, or where
-/// no request came to it.
+/// For the step being planned. The workers have space for one such output. It waits for the step
+/// that needs it, but is replaced if a request that holds blocks waits for another one, or if no
+/// request has reached it.
 void Scheduler::plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output) {
   const auto wanted = std::exchange(wanted_ahead_, std::nullopt);
   const bool is_reached = std::exchange(ahead_is_reached_, false);
@@ -126,7 +126,7 @@ void Scheduler::find_external_items(const RequestState& request, PlanEncoderInpu
     const MultiModalFeature& item = request.mm_features[i];
     if (item.offset + item.length <= begin) continue;
     if (item.offset >= end) break;
-    const std::optional<bool> has = ec_connector_->has_cache_item(item.identifier, now_);
+    const std::optional<bool> has = ec_connector_->has_cache_item(item, now_);
     if (!has)
       question.pending_items.push_back(static_cast<std::int32_t>(i));
     else if (*has)
@@ -139,7 +139,7 @@ void Scheduler::add_item_users(std::span<const MultiModalFeature> items) {
   if (ec_connector_ == nullptr) return;
   for (const MultiModalFeature& item : items) {
     ++item_users_[item.identifier];
-    static_cast<void>(ec_connector_->has_cache_item(item.identifier, now_));
+    static_cast<void>(ec_connector_->has_cache_item(item, now_));
   }
 }
 
@@ -183,6 +183,10 @@ void Scheduler::take_encoder_report(const ECConnectorOutput& report) {
   if (ec_connector_ == nullptr) return;
   encoder_transfer_stats_.num_failed += static_cast<std::int32_t>(report.failed.size());
   encoder_transfer_stats_.num_saved += static_cast<std::int32_t>(report.saved.size());
+  encoder_transfer_stats_.num_fetched +=
+      static_cast<std::int32_t>(std::ranges::count_if(report.fetched, [&](const auto& fetched) {
+        return std::ranges::find(report.failed, fetched) == report.failed.end();
+      }));
   ec_connector_->update_connector_output(report);
   for (const RequestId id : report.finished_sending) {
     const auto delayed = delayed_releases_.extract(id);

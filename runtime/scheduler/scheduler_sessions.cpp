@@ -23,8 +23,8 @@ void Scheduler::keep_blocks(const RequestState& request) {
     kept_sessions_.erase(earlier);
   }
   if (kept_.size() >= kMaxKept) drop_kept(/*pins_too=*/false);
-  // The next turn may begin with all of this one, or, if the answer comes back in another form,
-  // with its prompt: layers with a window need other blocks for each of the two.
+  // The next turn may begin with this prompt and answer, or, if the client changes the answer, with
+  // the prompt only: layers with a window need different blocks for the two.
   tell_kv(KVCacheCommandKind::kKeepPrefix, request.id,
           std::min(request.num_computed_tokens, request.num_tokens()));
   tell_kv(KVCacheCommandKind::kKeepPrefix, request.id, request.num_prompt_tokens - 1);

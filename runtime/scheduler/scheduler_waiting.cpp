@@ -158,8 +158,8 @@ void count_source(PrefillStats& stats, KVConnector::Medium medium) {
 
 }  // namespace
 
-/// The local cache hit, and what the KV connector can load after it. False: the connector does not
-/// know yet.
+/// The local cache hit, and the tokens that the KV connector can load after it. False: its lookup
+/// is pending.
 Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
   request.shared_prefix_boundary = 0;
   lookup.counts = !request.params.skip_reading_prefix_cache;

@@ -1,6 +1,6 @@
 #pragma once
-// What the Supervisor's decisions come to. Actors have numbers here: whoever carries the commands
-// out gives a number to each actor that it hears of, and keeps the handles.
+// The commands of the Supervisor's core. Actors have numbers here: the actor that carries the
+// commands out numbers them and keeps their handles.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct StartProcess {
   std::size_t node = 0;
   std::uint64_t life = 0;
 };
-/// At once, also if it is stopped. Its end is told as usual.
+/// At once (SIGKILL), even if it is stopped. Its end is reported as usual.
 struct KillProcess {
   std::size_t node = 0;
 };
@@ -34,8 +34,8 @@ struct SendLeave {
   ActorId node = kNobody;
   LeaveNode message;
 };
-/// Answered with node_prepared, as everything that is asked: an error that says what failed, if
-/// there is no answer.
+/// Answered with node_prepared. Without an answer the reply is an error that says what failed, as
+/// with all questions.
 struct AskPrepare {
   ActorId actor = kNobody;
   std::size_t node = 0;
@@ -53,7 +53,7 @@ struct AskLoad {
   ActorId executor = kNobody;
   std::uint32_t group = 0;
   std::uint32_t incarnation = 0;
-  ParallelConfig parallel;  ///< but for what depends on the rank
+  ParallelConfig parallel;  ///< except for the fields that depend on the rank
   std::vector<RankPlacement> ranks;
 };
 /// Another method of all workers. Answered with workers_replied.
@@ -74,7 +74,7 @@ struct AskListen {
   ActorId frontend = kNobody;
   std::uint64_t life = 0;
 };
-/// The RequestRouter gives the group its requests from now on.
+/// The RequestRouter sends requests to the group from now on.
 struct SendEngine {
   ActorId router = kNobody;
   EngineReady message;
@@ -100,39 +100,39 @@ struct SendRouter {
   ActorId node = kNobody;
   ActorId router = kNobody;
 };
-/// To a node of a group: which encoders there are.
+/// To a node of a group: the list of encoders.
 struct SendEncoders {
   ActorId node = kNobody;
   EncodersChanged message;
   std::vector<ActorId> encoders;
 };
-/// Its end is to be told (actor_down).
+/// Report its end (actor_down).
 struct WatchActor {
   ActorId actor = kNobody;
   std::string name;
 };
 struct EndActor {
   ActorId actor = kNobody;
-  bool at_once = true;  ///< else it is asked to, and watched until it has ended
+  bool at_once = true;  ///< else it is asked to end, and watched until then
 };
-/// Bring this back a moment later (confirm_loss).
+/// Call confirm_loss after a short delay.
 struct ConfirmLater {
   ConfirmLoss loss;
 };
-/// Answer Start: requests can come, or nothing runs.
+/// Answer Start: the engine accepts requests, or nothing runs.
 struct AnswerStart {
   Started started;
   ActorId router = kNobody;
 };
-/// Another RequestRouter than that of the start.
+/// The RequestRouter of the start has been replaced.
 struct AnnounceRouter {
   ActorId router = kNobody;
 };
-/// There will be no engine any more.
+/// No engine will be started any more.
 struct AnnounceFailure {
   std::string reason;
 };
-/// Everything has ended: so does the Supervisor.
+/// Everything has ended: end the Supervisor too.
 struct Quit {
   bool clean = true;
 };

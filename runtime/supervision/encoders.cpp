@@ -1,5 +1,5 @@
-// The encoders, which all groups share: each is started where the topology places it, and again
-// when it has ended. Without them the workers encode, so no group depends on one.
+// The encoders, which all groups share: each is started where the topology places it, and restarted
+// when it ends. Without them the workers encode, so no group depends on one.
 #include <algorithm>
 #include <utility>
 
@@ -9,12 +9,12 @@
 namespace troupe::supervision {
 namespace {
 
-/// An encoder that fails so often in a row to start is given up.
+/// An encoder is abandoned after this many failed starts in a row.
 constexpr int kMaxEncoderFailures = 8;
 
 }  // namespace
 
-/// At the start all of them are waited for but the optional ones.
+/// The start waits for all encoders except optional ones.
 bool Supervision::has_all_encoders() const {
   return std::all_of(encoders_.begin(), encoders_.end(), [&](const EncoderSlot& encoder) {
     return encoder.actor != kNobody || nodes_[encoder.node].config.optional;
@@ -74,7 +74,7 @@ bool Supervision::lose_encoder(ActorId actor, double now, const std::string& rea
   return true;
 }
 
-/// Those of a node that is gone.
+/// The encoders of a lost node.
 void Supervision::forget_encoders(std::size_t node) {
   bool is_lost = false;
   for (EncoderSlot& encoder : encoders_) {

@@ -8,7 +8,7 @@
 namespace troupe::supervision {
 namespace {
 
-/// RequestRouter and Frontend that end so often in a row before they are up are given up.
+/// RequestRouter and Frontend are abandoned after this many failed starts in a row.
 constexpr int kMaxFrontLosses = 8;
 
 }  // namespace
@@ -19,7 +19,7 @@ std::size_t Supervision::node_of(Role role) const {
   return index;
 }
 
-/// The first one that serves; null: none does.
+/// The first group that serves; null: none does.
 const Supervision::GroupSlot* Supervision::find_serving() const {
   const auto found = std::find_if(groups_.begin(), groups_.end(), [](const GroupSlot& group) {
     return group.state == GroupState::kServing;
@@ -27,7 +27,7 @@ const Supervision::GroupSlot* Supervision::find_serving() const {
   return found == groups_.end() ? nullptr : &*found;
 }
 
-/// At the start all groups are waited for but the optional ones, later any of them will do.
+/// The start waits for all groups except optional ones; later a single one is enough.
 bool Supervision::has_enough_groups() const {
   if (!refuses()) return find_serving() != nullptr;
   return has_all_encoders() &&
@@ -35,7 +35,7 @@ bool Supervision::has_enough_groups() const {
                       [](const GroupSlot& group) { return group.state == GroupState::kStarting; });
 }
 
-/// Whoever has requests can reach the RequestRouter. Pre: there is one.
+/// Clients can reach the RequestRouter. Pre: it runs.
 bool Supervision::reaches_clients() const { return config_.serve_http ? listening_ : !starting_; }
 
 void Supervision::report_started() {
@@ -79,10 +79,10 @@ void Supervision::report_groups() {
   }
 }
 
-/// What did not come up is to be tried again.
+/// RequestRouter or Frontend did not start: tries again.
 void Supervision::fail_front(double now, Role role, const Error& error) {
   if (role == Role::kFrontend) {
-    if (frontend_ != kNobody) end_quietly(frontend_);  // this one will never have a port
+    if (frontend_ != kNobody) end_quietly(frontend_);  // it will never open a port
     lose_frontend();
   } else {
     lose_router();
@@ -115,7 +115,7 @@ void Supervision::spawn_frontend() {
 
 void Supervision::spawn_router() {
   router_spawning_ = true;
-  router_life_ = std::max(router_life_, config_.epoch << 20) + 1;  // above all that there were
+  router_life_ = std::max(router_life_, config_.epoch << 20) + 1;  // above all earlier ones
   command(AskRole{.node = nodes_[node_of(Role::kRequestRouter)].node,
                   .question = SpawnRole{.role = Role::kRequestRouter, .life = router_life_},
                   .peers = {}});
@@ -193,7 +193,7 @@ void Supervision::adopt_front(std::size_t index) {
       frontend_ = actor;
       watch("frontend", actor, index);
       if (router_ != kNobody) command(SendRouter{slot.node, router_});
-      command(AskListen{frontend_, frontend_life_});  // it says where
+      command(AskListen{frontend_, frontend_life_});  // it reports its port
     } else if (what.role == Role::kEncoder && in_place && adopt_encoder(index, actor)) {
       encoder_life_ = std::max(encoder_life_, what.life);
     } else {
@@ -214,7 +214,7 @@ void Supervision::recover_front(double now, const std::string& reason, LossCause
   if (stopping_ || given_up_) return;
   if (refuses()) return refuse_start(now, {ErrorCode::kInternal, reason});
   if (++num_front_losses_ > kMaxFrontLosses) return give_up(reason);
-  // What fails again at once may lack a node that we have not heard to be gone.
+  // After an immediate second failure, a node may be lost whose end is not reported yet.
   front_waits_ = num_front_losses_ > 1;
   if (router_ != kNobody) {
     log_error("incident", kv("cause", reason), kv("role", "frontend"),

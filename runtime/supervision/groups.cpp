@@ -1,5 +1,5 @@
-// The groups: the actors of each engine are brought up in the nodes of the topology, and anew when
-// one of them has ended.
+// The groups: the actors of each engine are started in the nodes of the topology, and restarted
+// when one of them ends.
 #include <algorithm>
 #include <utility>
 
@@ -9,14 +9,14 @@
 namespace troupe::supervision {
 namespace {
 
-/// A group that fails so often in a row to come up is given up.
+/// A group is abandoned after this many failed starts in a row.
 constexpr int kMaxRecoveries = 8;
 
 bool is_in(const NodeConfig& node, std::size_t group) {
   return node.is_in(static_cast<std::int32_t>(group)) && !node.serves_all_groups();
 }
 
-/// Not what all groups share.
+/// Except roles that all groups share.
 bool is_of(const RunningActor& what, std::size_t group) {
   return what.group == group && (what.is_worker || !spec_of(what.role).is_shared);
 }
@@ -29,14 +29,14 @@ std::size_t Supervision::node_index(std::size_t group, Role role) const {
   return index;
 }
 
-/// The nodes of the group all are as the flag says.
+/// True if the flag is set for all nodes of the group.
 bool Supervision::all_nodes(std::size_t group, bool NodeSlot::*flag) const {
   return std::all_of(nodes_.begin(), nodes_.end(), [&](const NodeSlot& node) {
     return !is_in(node.config, group) || node.*flag;
   });
 }
 
-/// Something did not come up. The first time that refuses the start; later it is tried again.
+/// An actor did not start. At first that refuses the start; later the group is started again.
 void Supervision::fail_group(double now, std::size_t group, Error error) {
   if (refuses()) return refuse_start(now, std::move(error));
   recover_group(now, group, error.message, LossCause::kOutside);
@@ -48,8 +48,8 @@ void Supervision::prepare_nodes(std::size_t group) {
   }
 }
 
-/// Says which of the workers on its host this one is, those of all groups in order, and how many
-/// they are.
+/// The index of a worker among those of all groups on its host, in order, and the number of
+/// these.
 RankPlacement Supervision::placement_of(const WorkerSlot& worker) const {
   RankPlacement place{.device = nodes_[worker.node].config.device, .ranks_on_host = 0};
   for (const GroupSlot& group : groups_) {
@@ -135,7 +135,7 @@ void Supervision::workers_replied(double now, std::uint32_t group, std::uint32_t
   advance_group(group);
 }
 
-/// All workers agree on what they have loaded; the first time that settles the cache.
+/// Merges what the workers have loaded, which must agree; the first time it decides the cache.
 Result<void> Supervision::settle_model(GroupSlot& group) const {
   std::vector<ModelLoaded> loaded;
   for (const WorkerSlot& worker : group.workers) loaded.push_back(*worker.loaded);
@@ -247,7 +247,7 @@ void Supervision::end_workers(GroupSlot& slot) {
   slot.are_warm = false;
 }
 
-/// Ends all actors but the workers; answers to them mean nothing any more.
+/// Ends all actors except the workers; later answers of theirs are ignored.
 void Supervision::end_actors(GroupSlot& slot) {
   ++slot.incarnation;
   slot.workers_asked = slot.have_caches = false;
@@ -259,7 +259,7 @@ void Supervision::end_actors(GroupSlot& slot) {
   }
 }
 
-/// The others go on.
+/// The other groups continue.
 void Supervision::leave_out(double now, std::size_t group, const std::string& reason,
                             LossCause cause) {
   GroupSlot& slot = groups_[group];
@@ -290,17 +290,17 @@ void Supervision::advance_group(std::size_t group) {
     if (slot.state == GroupState::kServing) return on_group_up(group);
   }
   if (!all_nodes(group, &NodeSlot::prepared)) return prepare_nodes(group);
-  spawn_workers(group);  // they load while the tokenizer is read
+  spawn_workers(group);  // they load while the tokenizer is loaded
   prepare_nodes(group);
   if (std::any_of(slot.workers.begin(), slot.workers.end(),
                   [](const WorkerSlot& worker) { return worker.worker == kNobody; }))
     return;
   if (slot.role_asked) return;
-  // The workers are asked through the Executor, the first of the roles.
+  // The workers are called through the Executor, the first of the roles.
   if (slot.num_spawned > 0 && !advance_workers(group)) return;
   if (slot.num_spawned < kSpawnOrder.size()) {
     const Role next = kSpawnOrder[slot.num_spawned];
-    // Its node is to see when the RequestRouter's cannot be reached.
+    // Its node must detect when the RequestRouter's node is unreachable.
     if (next == Role::kInputProcessor && !nodes_[node_of(Role::kRequestRouter)].connected) return;
     return spawn_role(group, next);
   }
@@ -309,7 +309,7 @@ void Supervision::advance_group(std::size_t group) {
   on_group_up(group);
 }
 
-// ---- Taken over from another Supervisor --------------------------------------------------------
+// ---- Adoption from another Supervisor ----------------------------------------------------------
 
 bool Supervision::has_found(std::size_t group) const {
   return std::any_of(nodes_.begin(), nodes_.end(), [&](const NodeSlot& slot) {
@@ -325,7 +325,7 @@ void Supervision::forget_found(std::size_t group) {
   }
 }
 
-/// The newest that a node has; null: none has one.
+/// The newest record of its nodes; null: none.
 const GroupRecord* Supervision::find_record(std::size_t group) const {
   const GroupRecord* newest = nullptr;
   for (const NodeSlot& slot : nodes_) {
@@ -337,7 +337,7 @@ const GroupRecord* Supervision::find_record(std::size_t group) const {
   return newest;
 }
 
-/// Of this role, in its place.
+/// The actors of this role in its node.
 std::vector<ActorId> Supervision::find_running(std::size_t group, const GroupRecord& record,
                                                Role role) const {
   std::vector<ActorId> actors;
@@ -363,7 +363,7 @@ std::string Supervision::check_found(std::size_t group, const GroupRecord* recor
   if (record->incarnation < slot.incarnation)
     return "it is of incarnation " + std::to_string(record->incarnation) + ", which has ended";
   if (router_ == kNobody || record->router_life != router_life_)
-    return "its request router is gone";
+    return "its request router was lost";
   if (record->loaded.size() != slot.workers.size())
     return "it has " + std::to_string(record->loaded.size()) + " workers, not " +
            std::to_string(slot.workers.size());
@@ -373,7 +373,7 @@ std::string Supervision::check_found(std::size_t group, const GroupRecord* recor
         std::any_of(node.records.begin(), node.records.end(), [&](const GroupRecord& each) {
           return each.group == group && each.incarnation == record->incarnation;
         });
-    if (!knows_it) return "node " + node.config.name + " has begun anew";
+    if (!knows_it) return "node " + node.config.name + " was restarted";
   }
   for (const Role role : kSpawnOrder) {
     if (find_running(group, *record, role).empty())
@@ -452,8 +452,8 @@ void Supervision::recover_group(double now, std::size_t group, const std::string
   if (router_ != kNobody)
     command(SendLoss{router_, EngineLost{static_cast<std::uint32_t>(group), reason, cause}});
   slot.state = GroupState::kStarting;
-  // What fails again at once may lack a node that we have not heard to be gone: all tries would be
-  // over before we do.
+  // After an immediate second failure, a node may be lost whose end is not reported yet: waits, so
+  // that not all attempts are used up before.
   slot.waits = slot.num_recoveries > 1;
   end_actors(slot);
   const bool worker_lost = std::any_of(

@@ -5,9 +5,9 @@
 namespace troupe::supervision {
 namespace {
 
-/// A node that hears nothing waits longer than the Supervisor, which is to act first.
+/// A node without heartbeats waits longer than the Supervisor, which should act first.
 constexpr double kSilenceFactor = 2;
-/// So long may the Supervisor take to end what depends on a process that is gone.
+/// The time that the Supervisor has to end actors that depend on a lost process.
 constexpr double kLinkTimeout_s = 2;
 /// Between attempts to join another Supervisor.
 constexpr double kMinRetry_s = 0.25;
@@ -43,7 +43,7 @@ void NodeWatch::supervisor_lost(double now) {
 void NodeWatch::joined(double now) {
   orphaned_at_.reset();
   for (Link& link : links_) {
-    if (link.lost_at) link.lost_at = now;  // this Supervisor has as long to end what depends on it
+    if (link.lost_at) link.lost_at = now;  // the new Supervisor has as much time
   }
 }
 

@@ -1,10 +1,10 @@
 #pragma once
-// A node's decisions: does it stay, look for another Supervisor, or leave?
+// A node's decisions: whether it stays, looks for another Supervisor, or leaves.
 //
-// The Supervisor sees processes end, but not that two of them have lost their connection: what they
-// send is lost from then on. So a node leaves when an actor of its own has been cut off from one
-// that it sends to, unless the Supervisor ends that actor first. While there is no Supervisor
-// nothing is ended, and nothing leaves for that reason.
+// The Supervisor detects the end of processes, but not that two of them have lost their connection,
+// after which their messages are lost. So a node leaves when one of its actors is disconnected from
+// an actor that it sends to, unless the Supervisor ends the former first. While there is no
+// Supervisor nothing is ended, and no node leaves for that reason.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@
 namespace troupe::supervision {
 
 struct NodeLimits {
-  double node_timeout_s = 0;        ///< after which the Supervisor takes a silent node for gone
+  double node_timeout_s = 0;        ///< after which the Supervisor considers a silent node lost
   double supervisor_timeout_s = 0;  ///< without a Supervisor; 0: the node ends with it
 };
 
@@ -24,15 +24,15 @@ class NodeWatch {
  public:
   explicit NodeWatch(const NodeLimits& limits) : limits_(limits) {}
 
-  /// `actor` runs here and sends to `peer`, which does not. It waits `patience` times as long as
-  /// others for the Supervisor to act.
+  /// `actor` runs here and sends to `peer`, which runs elsewhere. The link waits `patience`
+  /// times as long as others for the Supervisor to act.
   void add_link(ActorId actor, ActorId peer, double patience);
-  /// Its links mean nothing any more.
+  /// Its links are no longer watched.
   void forget_links(ActorId actor);
   void peer_unreachable(double now, ActorId peer);
 
   void supervisor_lost(double now);
-  /// By this one or another one.
+  /// Accepted by this Supervisor or another one.
   void joined(double now);
   [[nodiscard]] bool has_supervisor() const noexcept { return !orphaned_at_; }
 
@@ -42,7 +42,7 @@ class NodeWatch {
     std::string reason;       ///< to leave
     double next_check_s = 1;  ///< when to ask again
   };
-  /// `heard_at`: when the Supervisor was last heard.
+  /// `heard_at`: when the last heartbeat arrived.
   [[nodiscard]] Decision check(double now, double heard_at);
 
  private:

@@ -1,5 +1,5 @@
-// The nodes: processes of the Supervisor's host are started and started anew, those of others join;
-// who is silent is gone.
+// The nodes: processes on the Supervisor's host are started and restarted, those on others join;
+// silent ones count as lost.
 #include <algorithm>
 #include <utility>
 
@@ -9,14 +9,14 @@
 namespace troupe::supervision {
 namespace {
 
-/// A process that dies so soon after its start is started again after that time only.
+/// A process that ends within this time after its start is restarted after it, not at once.
 constexpr double kRestartInterval_s = 0.2;
-/// A process that was asked to leave is killed after so long.
+/// A process that was asked to leave is killed after this time.
 constexpr double kReleaseTimeout_s = 5;
-/// To begin, to join and to reach the other nodes a process may take so many times node-timeout-s.
+/// Multiple of node-timeout-s that a process has to start, to join and to connect to other nodes.
 constexpr double kJoinFactor = 5;
 
-/// The Supervisor has been stopped if check() comes late by so many times node-timeout-s.
+/// The Supervisor was stopped if check() is late by this multiple of node-timeout-s.
 constexpr double kOwnPause = 0.5;
 
 std::string milliseconds(double seconds) {
@@ -25,7 +25,7 @@ std::string milliseconds(double seconds) {
 
 }  // namespace
 
-/// Something runs in it, or is to.
+/// An actor runs in it, or should.
 bool Supervision::is_needed(const NodeSlot& slot) const {
   if (slot.config.has(Role::kFrontend) || slot.config.has(Role::kRequestRouter)) return true;
   // An encoder alone.
@@ -36,7 +36,7 @@ bool Supervision::is_needed(const NodeSlot& slot) const {
   });
 }
 
-/// A process that the Supervisor should have, and has not.
+/// A process that should run and does not.
 bool Supervision::is_missing(const NodeSlot& slot) const {
   return !is_single_process() && slot.config.host.empty() && !slot.has_process &&
          slot.node == kNobody && is_needed(slot);
@@ -63,11 +63,11 @@ void Supervision::process_failed(double now, std::size_t node, std::uint64_t lif
   slot.has_process = false;
   if (refuses()) return refuse_start(now, error);
   if (stopping_) return end_children(now);
-  // The next look at the nodes tries again.
+  // The next check() tries again.
   log_error("no process for a node", kv("node", slot.config.name), kv("error", error.message));
 }
 
-/// It is not there any more, whatever its process does.
+/// It no longer belongs to the topology, whether its process runs or not.
 void Supervision::forget_node(std::size_t index) {
   NodeSlot& slot = nodes_[index];
   std::erase_if(watched_, [&](const Watched& w) { return w.node == index; });
@@ -147,7 +147,7 @@ void Supervision::process_exited(double now, const NodeExited& exited) {
   }
   if (is_missing(slot) && now - slot.started_at >= kRestartInterval_s)
     start_process(now, exited.node);
-  // Else the next look at the nodes does it.
+  // Else the next check() does it.
 }
 
 NodeAccepted Supervision::join(double now, const JoinNode& join,
@@ -174,7 +174,7 @@ NodeAccepted Supervision::join(double now, const JoinNode& join,
   }
   if (slot.killed_at > 0) return refuse("node '" + join.name + "' is to leave");
   if (stopping_) return refuse("the system is shutting down");
-  // One that is gone in truth is soon found to be silent; to join again costs the engine nothing.
+  // If it has really ended, its silence is noticed soon; joining again costs the engine nothing.
   if (slot.node != kNobody && !slot.cut_off)
     return refuse("node '" + join.name + "' has joined already", ErrorCode::kUnavailable);
   if (slot.node != kNobody) {
@@ -249,7 +249,7 @@ void Supervision::heart_beat(double now, ActorId heart, const HeartbeatReply& re
       lose_node(index);
       return recover_node(now, index, what, LossCause::kOutside);
     }
-    // What else runs in this process goes on.
+    // Other actors of this process continue.
     if (encodes != kNobody) {
       end_quietly(encodes);
       lose_encoder(encodes, now, what);
@@ -261,7 +261,7 @@ void Supervision::heart_beat(double now, ActorId heart, const HeartbeatReply& re
   }
 }
 
-/// While this process did not run itself, it asked nobody, and heard nobody.
+/// While this process was stopped, it sent and received no heartbeats.
 void Supervision::excuse_pause(double now) {
   const double due_at = std::exchange(checked_at_, now) + kCheckInterval_s;
   const double pause_s = now - due_at;
@@ -280,7 +280,7 @@ void Supervision::check(double now) {
     for (std::size_t index = 0; index < nodes_.size(); ++index) {
       if (nodes_[index].has_process) command(KillProcess{index});
     }
-    watched_.clear();  // who has not ended by now is on a node that is gone
+    watched_.clear();  // those that remain are on lost nodes
     return end_children(now);
   }
   for (std::size_t index = 0; index < nodes_.size(); ++index) {
@@ -297,7 +297,7 @@ void Supervision::check(double now) {
       lose_node(index);
       recover_node(
           now, index,
-          "node " + slot.config.name + " has not come within " + milliseconds(join_timeout_s()),
+          "node " + slot.config.name + " did not join within " + milliseconds(join_timeout_s()),
           LossCause::kOutside);
     }
     if (slot.has_process && slot.killed_at > 0 && now >= slot.killed_at)

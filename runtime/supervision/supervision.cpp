@@ -8,7 +8,7 @@
 namespace troupe::supervision {
 namespace {
 
-/// Processes that were asked to leave are killed after so long.
+/// Processes that were asked to leave are killed after this time.
 constexpr double kLeaveTimeout_s = 5;
 
 }  // namespace
@@ -79,7 +79,7 @@ void Supervision::give_up(const std::string& reason) {
   command(AnnounceFailure{reason});
 }
 
-// ---- Watching, and the end ---------------------------------------------------------------------
+// ---- Watching and stopping ---------------------------------------------------------------------
 
 void Supervision::watch(std::string name, ActorId actor, std::size_t node,
                         std::optional<std::size_t> group) {
@@ -98,7 +98,7 @@ void Supervision::end_children(double now) {
     killed_at_ = now + kLeaveTimeout_s;
   }
   if (!watched_.empty()) {
-    // Its end goes on from here.
+    // The shutdown continues from here.
     command(EndActor{.actor = watched_.back().actor, .at_once = false});
     return;
   }
@@ -107,7 +107,7 @@ void Supervision::end_children(double now) {
   }
   const bool running = std::any_of(nodes_.begin(), nodes_.end(),
                                    [](const NodeSlot& slot) { return slot.has_process; });
-  if (!running) command(Quit{!given_up_});  // else the end of the last one goes on from here
+  if (!running) command(Quit{!given_up_});  // else it follows the end of the last one
 }
 
 void Supervision::actor_down(double now, ActorId actor, const std::string& how, bool unreachable) {
@@ -119,14 +119,14 @@ void Supervision::actor_down(double now, ActorId actor, const std::string& how, 
   if (stopping_) return end_children(now);
   const std::string reason = gone.name + " ended: " + how;
   if (gone.name == kRemoteWorkers) {
-    // Most likely a worker's process is gone: that one says how it ended, a moment later.
+    // Most likely a worker's process has ended: its exit status arrives shortly.
     return command(ConfirmLater{
         {static_cast<std::uint32_t>(*gone.group), groups_[*gone.group].incarnation, reason}});
   }
   NodeSlot& slot = nodes_[gone.node];
   if (unreachable || slot.node == actor) {
-    // The end of a process of this host is reported itself, with how; that is a moment away. If it
-    // has only lost its connection, it joins again.
+    // The end of a process of this host is reported shortly, with its exit status. If only the
+    // connection is lost, it joins again.
     slot.cut_off = true;
     if (slot.has_process) return;
     lose_node(gone.node);
@@ -143,10 +143,10 @@ void Supervision::actor_down(double now, ActorId actor, const std::string& how, 
   recover_group(now, *gone.group, reason, LossCause::kCrashed);
 }
 
-// ---- What there is ---------------------------------------------------------------------------
+// ---- State -----------------------------------------------------------------------------------
 
-/// In shared memory, where no two engines of a host meet under one name, or with workers on several
-/// hosts at that of rank 0, on a port behind the Supervisor's.
+/// In shared memory, under a name that is unique on the host; or, with workers on several hosts, at
+/// the host of rank 0, on a port after the Supervisor's.
 std::string Supervision::rendezvous_name(std::size_t group) const {
   const std::vector<WorkerSlot>& workers = groups_[group].workers;
   const auto host = [&](const WorkerSlot& slot) {

@@ -1,12 +1,12 @@
 #pragma once
-// The Supervisor's decisions: brings up the groups of the engine, the RequestRouter and the
-// Frontend in the nodes of the topology, starts anew what ends, stops them in reverse order.
+// The Supervisor's decisions: starts the groups of the engine, the RequestRouter and the Frontend
+// in the nodes of the topology, restarts what ends, stops them in reverse order.
 //
-// Events come in, commands come out (take_commands), and time is an argument. Whoever carries the
-// commands out, in their order, is actors/supervisor.cpp; a test does it with a world of its own.
+// Events are the input, commands the output (take_commands), and time is an argument. Commands are
+// carried out in order by actors/supervisor_commands.cpp; tests simulate the processes instead.
 //
-// What is asked dates from an incarnation of its group, a life of its actor or a visit of its node.
-// Each of them rises when something is lost, and answers to earlier questions mean nothing.
+// Questions carry the incarnation of the group, the life of the actor or the visit of the node.
+// Each of these counters increases after a loss, and answers to earlier questions are ignored.
 
 #include <array>
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace troupe::supervision {
 
-/// The name of actors that stand for the workers of other processes.
+/// The name of the proxies for workers in other processes.
 inline constexpr std::string_view kRemoteWorkers = "remote workers";
 
 /// What all workers of a group have loaded, and how their memory is divided.
@@ -34,20 +34,20 @@ struct SettledModel {
 struct SupervisionConfig {
   Topology topology;
   bool serve_http = true;
-  ParallelConfig parallel;  ///< of each group, without what depends on the rank
+  ParallelConfig parallel;  ///< of each group, except for the fields that depend on the rank
   std::string supervisor_host;
-  std::uint16_t supervisor_port = 0;  ///< as the options have it
+  std::uint16_t supervisor_port = 0;  ///< as in the options
   double node_timeout_s = 0;
   double step_timeout_s = 0;
-  std::uint64_t epoch = 0;      ///< how many Supervisors this topology had before, if it is known
-  std::uint16_t http_port = 0;  ///< that the last of them had; 0: as the options say
-  std::string name;             ///< of this engine: no other one of this host has it
+  std::uint64_t epoch = 0;      ///< number of earlier Supervisors of this topology, if known
+  std::uint16_t http_port = 0;  ///< of the last of them; 0: as in the options
+  std::string name;             ///< of this engine: unique on this host
   std::string secret;           ///< of its workers
-  /// Of the workers of a group, by rank, and the cache that it had before (of no groups: none).
+  /// Arguments: the workers of a group, by rank, and its previous cache (no groups: none).
   std::function<Result<SettledModel>(std::span<const ModelLoaded>, const KVCacheConfig&)> settle;
 };
 
-/// What has come of a question for actors.
+/// The result of spawning actors.
 struct SpawnedActors {
   std::optional<Error> error;
   std::vector<ActorId> actors;  ///< not empty without an error
@@ -59,60 +59,60 @@ class Supervision {
  public:
   explicit Supervision(SupervisionConfig config);
 
-  /// What is to be done for the events so far, in this order; each is given once.
+  /// The commands for the events so far, in order; each is returned once.
   [[nodiscard]] std::vector<Command> take_commands();
 
-  // ---- Begin and end
+  // ---- Start and stop
 
   /// The Supervisor's own process is the only node. Before start.
   void add_own_node(ActorId node, ActorId heart);
-  /// This process of an earlier Supervisor still runs; its node is to join. Returns its life.
+  /// A process of an earlier Supervisor still runs; its node should join. Returns its life.
   /// Before start.
   [[nodiscard]] std::uint64_t adopt_process(double now, std::size_t node, std::int64_t pid);
   void start(double now);
-  /// Nothing has been started that must be waited for.
+  /// The start has failed before anything was started.
   void refuse_start(double now, Error error);
-  /// All who have requests have let them end.
+  /// All requests have been drained.
   void stop(double now);
-  /// Another Supervisor's Frontend takes the clients that come from now on: one that ends is not
-  /// started again.
+  /// The Frontend of another Supervisor accepts new clients from now on: this one's is not
+  /// restarted if it ends.
   void retire() { retiring_ = true; }
-  /// There will be no engine any more.
+  /// No engine will be started any more.
   void give_up(const std::string& reason);
 
   // ---- Nodes
 
   void process_started(std::size_t node, std::uint64_t life, std::int64_t pid);
   void process_failed(double now, std::size_t node, std::uint64_t life, const Error& error);
-  /// Has been waited for: there is no such process any more.
+  /// The process has been reaped (waitpid).
   void process_exited(double now, const NodeExited& exited);
-  /// `actors`: the node, its heart, and those that it lists; empty: they are not the sender's own,
-  /// or not of another process.
+  /// `actors`: the node, its HeartActor, and those that it lists; empty: they are not of the
+  /// sender's process, or of this one.
   [[nodiscard]] NodeAccepted join(double now, const JoinNode& join,
                                   const std::vector<ActorId>& actors);
   void node_connected(double now, ActorId node, const NodeConnected& connected);
   void node_prepared(double now, std::size_t node, std::uint64_t visit, const Status& status);
   void heart_beat(double now, ActorId heart, const HeartbeatReply& reply);
-  /// Every kCheckInterval_s: who is silent, late or missing?
+  /// Every kCheckInterval_s: detects nodes that are silent, late or missing.
   void check(double now);
-  /// A node reports itself, or its process does. `unreachable`: only the connection has ended.
+  /// An actor, its node or its process has ended. `unreachable`: only the connection has ended.
   void actor_down(double now, ActorId actor, const std::string& reason, bool unreachable);
 
   // ---- Groups
 
   void worker_spawned(double now, std::uint32_t incarnation, const SpawnWorker& what,
                       const SpawnedActors& spawned);
-  /// What was last asked of all workers of the group.
+  /// The reply of all workers of the group to the last call.
   void workers_replied(double now, std::uint32_t group, std::uint32_t incarnation,
                        CollectiveRpcReply reply);
   void role_spawned(double now, const SpawnRole& what, const SpawnedActors& spawned);
   void confirm_loss(double now, const ConfirmLoss& loss);
-  /// A Supervisor before this one has begun to end this engine, but did not live to do it.
+  /// An earlier Supervisor was ending this engine when it died.
   void engine_refused(double now, const EngineRefused& refused);
-  /// For good; it begins anew when its nodes join anew. Errors: it is the last one, or not there.
+  /// Until its nodes join again. Errors: it is the last group, or does not run.
   [[nodiscard]] Result<void> end_group(double now, std::size_t group);
-  /// The share of the weights that all workers have loaded, of which one has told its own by its
-  /// Executor.
+  /// The fraction of the weights that all workers have loaded, after a report of one of them
+  /// through its Executor.
   [[nodiscard]] double load_progress(ActorId executor, std::int32_t rank, double fraction);
 
   // ---- RequestRouter and Frontend
@@ -121,7 +121,7 @@ class Supervision {
   [[nodiscard]] ActorId router() const noexcept { return router_; }
   [[nodiscard]] ActorId frontend() const noexcept { return frontend_; }
 
-  // ---- What there is
+  // ---- State
 
   [[nodiscard]] bool is_single_process() const {
     return nodes_.size() == 1 && nodes_.front().config.name.empty();
@@ -132,7 +132,7 @@ class Supervision {
   [[nodiscard]] const NodeConfig& node(std::size_t index) const { return nodes_[index].config; }
   [[nodiscard]] std::optional<std::size_t> find_node(const std::string& name) const;
   [[nodiscard]] TopologyStatus status() const;
-  /// Every group that is to serve does, and clients reach it.
+  /// Every group that should serve does, and is reachable for clients.
   [[nodiscard]] bool is_up() const;
   /// An actor that later commands may name.
   [[nodiscard]] bool knows(ActorId actor) const;
@@ -145,26 +145,26 @@ class Supervision {
     std::int64_t pid = 0;
     std::uint64_t life = 0;  ///< counts its processes
     double started_at = 0;
-    double killed_at = 0;    ///< 0: not asked to leave; else when it is killed if it has not left
-    double lost_at = 0;      ///< when it counts as gone if it is not connected by then; 0: never
-    ActorId node = kNobody;  ///< nobody: not there (yet)
+    double killed_at = 0;    ///< 0: not asked to leave; else when it is killed unless it has left
+    double lost_at = 0;      ///< when it counts as lost unless it is connected by then; 0: never
+    ActorId node = kNobody;  ///< kNobody: has not joined
     ActorId heart = kNobody;
-    std::uint64_t visit = 0;  ///< counts how often it has been there: dates what it is asked
+    std::uint64_t visit = 0;  ///< number of times that it has joined; dates questions
     NodeAddress address;
     bool connected = false;  ///< to the other nodes
     bool preparing = false;
-    bool prepared = false;       ///< but for the tokenizer
+    bool prepared = false;       ///< except for the tokenizer
     bool has_tokenizer = false;  ///< if it needs one
-    bool cut_off = false;        ///< the connection has ended: its process ends, or it joins again
+    bool cut_off = false;        ///< disconnected: its process ends, or it joins again
     double heard_at = 0;
-    /// What it has brought along, until it is adopted or ended.
+    /// The running actors with which it joined, until they are adopted or ended.
     std::vector<std::pair<RunningActor, ActorId>> found;
     std::vector<GroupRecord> records;
   };
 
   struct WorkerSlot {
     std::size_t node = 0;
-    ActorId worker = kNobody;  ///< nobody: not there (yet)
+    ActorId worker = kNobody;  ///< kNobody: not running
     bool spawning = false;
     double fraction = 0;  ///< of the weights that are loaded
     std::optional<ModelLoaded> loaded;
@@ -173,20 +173,20 @@ class Supervision {
   /// An engine: all roles but those that groups share, and the workers.
   struct GroupSlot {
     GroupState state = GroupState::kStarting;
-    std::uint32_t incarnation = 1;    ///< rises whenever something of the group is lost
+    std::uint32_t incarnation = 1;    ///< increases whenever an actor of the group is lost
     std::vector<WorkerSlot> workers;  ///< by rank
-    std::string rendezvous;           ///< where they meet; empty: there is one
+    std::string rendezvous;           ///< ParallelConfig::rendezvous; empty: a single worker
     std::string secret;
     ModelLoaded model;
     KVCacheConfig cache;
-    bool workers_asked = false;   ///< all workers are at a method, the next in order
-    bool have_caches = false;     ///< of this incarnation
-    bool are_warm = false;        ///< the workers, since they have been loaded
+    bool workers_asked = false;   ///< all workers run a method, the next in order
+    bool have_caches = false;     ///< the workers, for this incarnation
+    bool are_warm = false;        ///< the workers, since they were loaded
     std::size_t num_spawned = 0;  ///< roles, in their order
     bool role_asked = false;      ///< the next one is being spawned
     std::array<std::vector<ActorId>, kNumRoles> actors;
     int num_recoveries = 0;  ///< since it was last up
-    bool waits = false;      ///< for the next look at the nodes
+    bool waits = false;      ///< until the next check()
 
     [[nodiscard]] const std::vector<ActorId>& actors_of(Role role) const {
       return actors[static_cast<std::size_t>(role)];
@@ -198,14 +198,14 @@ class Supervision {
   /// An encoder, which all groups share.
   struct EncoderSlot {
     std::size_t node = 0;
-    ActorId actor = kNobody;  ///< nobody: not there (yet)
+    ActorId actor = kNobody;  ///< kNobody: not running
     bool spawning = false;
     std::uint64_t life = 0;  ///< no two have the same
     int num_failures = 0;    ///< to start, in a row
-    bool waits = false;      ///< for the next look at the nodes
+    bool waits = false;      ///< until the next check()
   };
 
-  /// Somebody whose end is an incident.
+  /// An actor whose end is a failure.
   struct Watched {
     std::string name;
     ActorId actor = kNobody;
@@ -213,7 +213,7 @@ class Supervision {
     std::optional<std::size_t> group;  ///< none: all of them
   };
 
-  /// Before the engine has ever served, nothing is tried twice.
+  /// A failure refuses the start: before the engine has served, nothing is retried.
   [[nodiscard]] bool refuses() const noexcept { return starting_ && !resumed_; }
 
   template <class What>
@@ -223,10 +223,10 @@ class Supervision {
 
   // ---- supervision.cpp
 
-  /// Who spawns, watches.
+  /// Every spawned actor is watched.
   void watch(std::string name, ActorId actor, std::size_t node,
              std::optional<std::size_t> group = std::nullopt);
-  /// Its end is no incident.
+  /// Its end is not a failure.
   void end_quietly(ActorId actor);
   /// Ends the actors one by one, last spawned first; then the processes.
   void end_children(double now);
@@ -236,17 +236,17 @@ class Supervision {
 
   /// The index of the node that has this role, which all groups share.
   [[nodiscard]] std::size_t node_of(Role role) const;
-  /// Something has changed that RequestRouter and Frontend may have waited for: their nodes, or a
-  /// group. Spawns the one, then, when there is a group for it, the other.
+  /// Called when something has changed that RequestRouter and Frontend may wait for: their nodes,
+  /// or a group. Spawns the RequestRouter, then, when it has a group, the Frontend.
   void advance_front();
-  /// All actors of the group are there: the RequestRouter gets it.
+  /// All actors of the group run: announces it to the RequestRouter.
   void on_group_up(std::size_t group);
   void lose_router();
   void lose_frontend();
-  /// One of them, or both, are gone, and are to come back. Without a RequestRouter nobody reads
-  /// what the groups compute: they begin anew too.
+  /// Restarts the RequestRouter or the Frontend, or both. Without a RequestRouter the outputs of
+  /// the groups have no recipient, so they are restarted too.
   void recover_front(double now, const std::string& reason, LossCause cause);
-  /// RequestRouter and Frontend that the node has brought along.
+  /// Adopts the RequestRouter and the Frontend with which the node has joined.
   void adopt_front(std::size_t index);
   void take_router(ActorId router);
   void fail_front(double now, Role role, const Error& error);
@@ -264,27 +264,27 @@ class Supervision {
   // ---- encoders.cpp
 
   [[nodiscard]] bool has_all_encoders() const;
-  /// Spawns those that are missing where their nodes are there.
+  /// Spawns those that are missing and whose nodes have joined.
   void advance_encoders();
   void encoder_spawned(const SpawnRole& what, const SpawnedActors& spawned, double now);
   void take_encoder(EncoderSlot& encoder, ActorId actor);
-  /// False: it is no encoder.
+  /// False: not an encoder.
   bool lose_encoder(ActorId actor, double now, const std::string& reason);
   void forget_encoders(std::size_t node);
-  /// To all nodes that use them, or to one.
+  /// To all nodes that use encoders, or to one.
   void send_encoders();
   void send_encoders(std::size_t node);
   [[nodiscard]] bool adopt_encoder(std::size_t node, ActorId actor);
 
   // ---- nodes.cpp
 
-  /// The node is gone, or is to be: what is left of its process is killed, and comes back by
-  /// itself.
+  /// The node is lost, or should be: its process is killed if it still runs, and restarted when it
+  /// has ended.
   void lose_node(std::size_t index);
   void forget_node(std::size_t index);
-  /// Has the node read what it does not have yet: pre: it is connected.
+  /// Makes the node load what it has not loaded yet. Pre: it is connected.
   void prepare_node(std::size_t index);
-  /// The group has ended: asks those of its nodes to leave that run nothing else.
+  /// After the end of a group: asks its nodes to leave, except those that run other actors.
   void release_nodes(double now, std::size_t group);
   void start_process(double now, std::size_t index);
   void excuse_pause(double now);
@@ -294,20 +294,20 @@ class Supervision {
 
   // ---- groups.cpp
 
-  /// Does what can be done next for a group. Called whenever something has been achieved.
+  /// Takes the next possible steps of starting a group. Called after every success.
   void advance_group(std::size_t group);
-  /// Something of the group is gone. What lives of it ends, but workers that have lost no rank of
-  /// their group; then it is brought up anew.
+  /// An actor of the group is lost. Ends the others, except workers if no rank is lost, and starts
+  /// the group again.
   void recover_group(double now, std::size_t group, const std::string& reason, LossCause cause);
-  /// What runs in this node, or depends on it, is gone.
+  /// Recovers what ran in this node or depends on it.
   void recover_node(double now, std::size_t index, const std::string& reason, LossCause cause);
-  /// All its nodes are there: an absent group begins.
+  /// Starts an absent group when all of its nodes have joined.
   void admit_group(std::size_t group);
   void fail_group(double now, std::size_t group, Error error);
-  /// What the nodes have brought along of the group: it serves at once if that is all of it, and
-  /// fits together; else it is ended. Pre: all its nodes are connected, and the RequestRouter's is.
+  /// Adopts the actors of the group with which its nodes joined, if they are complete and
+  /// consistent; else ends them. Pre: its nodes and the RequestRouter's are connected.
   void adopt_group(std::size_t group);
-  /// Why what was found is no engine; empty: it is one.
+  /// Why the actors found cannot be adopted; empty: they can.
   [[nodiscard]] std::string check_found(std::size_t group, const GroupRecord* record) const;
   [[nodiscard]] const GroupRecord* find_record(std::size_t group) const;
   [[nodiscard]] std::vector<ActorId> find_running(std::size_t group, const GroupRecord& record,
@@ -315,17 +315,17 @@ class Supervision {
   [[nodiscard]] ActorId find_worker(std::size_t group, std::size_t rank) const;
   [[nodiscard]] bool has_found(std::size_t group) const;
   void forget_found(std::size_t group);
-  /// The nodes of a group that serves keep what the next Supervisor needs.
+  /// Stores the record of a serving group in its nodes, for the next Supervisor.
   void send_records(std::size_t group);
   void prepare_nodes(std::size_t group);
-  /// Asks all workers for what comes next. True: they are ready for steps.
+  /// Calls the next method on all workers. True: they are ready for steps.
   [[nodiscard]] bool advance_workers(std::size_t group);
   void load_model(std::size_t group);
   void ask_workers(std::size_t group, WorkerMethod method);
   void spawn_workers(std::size_t group);
   [[nodiscard]] Result<void> settle_model(GroupSlot& group) const;
   void spawn_role(std::size_t group, Role role);
-  /// The next of the group's roles is there.
+  /// The next role of the group runs.
   void watch_role(std::size_t group, Role role, std::vector<ActorId> actors);
   void end_workers(GroupSlot& slot);
   void end_actors(GroupSlot& slot);
@@ -352,8 +352,8 @@ class Supervision {
   bool listening_ = false;  ///< its port is open
   std::uint64_t frontend_life_ = 0;
   std::uint16_t http_port_ = 0;  ///< the next Frontend opens the same one
-  int num_front_losses_ = 0;     ///< of RequestRouter and Frontend, since all was up
-  bool front_waits_ = false;     ///< for the next look at the nodes
+  int num_front_losses_ = 0;     ///< of RequestRouter and Frontend, since all were up
+  bool front_waits_ = false;     ///< until the next check()
 
   std::vector<Watched> watched_;  ///< in the order of spawning
   bool starting_ = true;          ///< Start has not been answered
@@ -362,7 +362,7 @@ class Supervision {
   bool retiring_ = false;
   bool given_up_ = false;
   double checked_at_ = 0;  ///< 0: never
-  double killed_at_ = 0;   ///< while stopping: when processes that are left are killed
+  double killed_at_ = 0;   ///< while stopping: when remaining processes are killed
 };
 
 }  // namespace troupe::supervision

@@ -167,7 +167,7 @@ Match ToolCallParser::try_call(int literal, AnswerDelta& delta) {
   const ToolDeclarations nothing;
   for (const Alternative& alternative : alternatives_) {
     if (alternative.literal != literal) continue;
-    // Without a marker only the name tells a call from any other text.
+    // Without a marker only the name distinguishes a call from other text.
     const ToolDeclarations* const known =
         literal >= 0 ? nullptr : (tools_ == nullptr ? &nothing : tools_.get());
     CallHeader header;

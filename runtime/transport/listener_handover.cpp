@@ -76,7 +76,7 @@ Result<std::unique_ptr<ListenerHandover>> ListenerHandover::offer(const std::str
       bind(door.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(door.get(), 1) != 0 || stat(draft.c_str(), &status) != 0)
     return io_error(draft);
-  // Whoever asks meets the server before this one, or this one.
+  // Atomic: a caller reaches either the previous server or this one.
   if (rename(draft.c_str(), path.c_str()) != 0) return io_error(path);
   return std::unique_ptr<ListenerHandover>(
       new ListenerHandover(path, status.st_ino, std::move(door), listener, std::move(on_taken)));

@@ -22,7 +22,7 @@ std::string path_of(const std::string& folder, std::uint16_t port) {
 
 }  // namespace
 
-/// Fields 3 and 22 of /proc/PID/stat, counted behind the name, which may hold anything.
+/// Fields 3 and 22 of /proc/PID/stat, counted after the name, which may contain anything.
 std::optional<ProcessId> ProcessId::of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;

@@ -70,7 +70,7 @@ Result<void> load_files(SSL_CTX* context, const TlsFiles& files, const FileOptio
   return {};
 }
 
-/// Clients that also know HTTP/2 are told to use HTTP/1.1.
+/// Clients that also support HTTP/2 negotiate HTTP/1.1.
 int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* size,
                     const unsigned char* offered, unsigned int offered_size, void*) {
   constexpr std::string_view kHttp = "\x08http/1.1";

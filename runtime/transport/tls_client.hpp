@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// Whom a client trusts. TLS 1.2 or later. Immutable.
+/// A client's trust store. TLS 1.2 or later. Immutable.
 class TlsClientContext {
  public:
   /// `ca`: PEM file; empty: the system's authorities. Errors name it.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "runtime/models/draft_head_config.hpp"
 #include "runtime/models/layers.hpp"
 
 namespace troupe {
@@ -65,19 +66,24 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   if (loaded.head == nullptr && model.vocab_size() != target.model->vocab_size())
     return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
                   " tokens, the model's has " + std::to_string(target.model->vocab_size()));
-  if (loaded.head != nullptr && loaded.head->takes_layer_inputs()) {
-    if (options.parallel.pipeline_parallel_size > 1)
-      return Error{ErrorCode::kUnsupported,
-                   name +
-                       ": it takes the inputs of layers of several pipeline stages, with "
-                       "pipeline-parallel-size 1 only",
-                   "speculative-config"};
+  if (loaded.head != nullptr && loaded.head->takes_layer_inputs())
     RETURN_IF_ERROR(target.model->keep_layer_inputs(loaded.head->input_layers()));
-  }
   std::unique_ptr<DraftModel> draft(
       new DraftModel(options, device, std::move(loaded.loaded), loaded.head));
   RETURN_IF_ERROR(draft->reserve_memory(target.model->vocab_size()));
   return draft;
+}
+
+Result<void> DraftModel::prepare_stage(const WorkerOptions& options, LoadedModel& target) {
+  const SpeculativeDecoding& speculative = options.speculative;
+  if (!speculative.has_draft_head()) return {};
+  const std::string& folder =
+      speculative.draft_model.empty() ? options.model : speculative.draft_model;
+  const auto config = load_draft_head_config(speculative.draft_head, folder, target.config);
+  if (!config.ok())
+    return Error{config.error().code, "draft head " + folder + ": " + config.error().message};
+  if (config->input_layers.empty()) return {};
+  return target.model->keep_layer_inputs(config->input_layers);
 }
 
 Result<void> DraftModel::reserve_memory(std::int64_t vocab_size) {

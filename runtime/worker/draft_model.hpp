@@ -46,10 +46,14 @@ class DraftModel {
   /// Loads what options.speculative names, for requests of up to max_model_len tokens of `target`,
   /// which outlives it and has not been reserved. Errors: those of load_model; kInvalidArgument for
   /// another vocabulary, or for a model made for fewer tokens; kUnsupported for one that keeps
-  /// states, as these cannot be taken back, and for a head that takes what another stage has.
+  /// states, as these cannot be taken back.
   static Result<std::unique_ptr<DraftModel>> load(const WorkerOptions& options, Device& device,
                                                   LoadedModel& target,
                                                   const LoadProgressCallback& progress);
+
+  /// On stages before the last: `target` is to hand on the inputs of its layers that a draft head
+  /// takes. Errors: those of load_draft_head_config. Pre: `target` has not been reserved.
+  static Result<void> prepare_stage(const WorkerOptions& options, LoadedModel& target);
 
   [[nodiscard]] const Model& model() const noexcept { return *loaded_.model; }
   [[nodiscard]] std::int64_t mapped_bytes() const noexcept { return loaded_.mapped_bytes(); }

@@ -26,6 +26,7 @@ struct WorkerRequest {
   std::int32_t num_computed_tokens = 0;  ///< before the current step
   std::int32_t table_row = 0;            ///< its blocks: a row of InputBatch::tables()
   std::int32_t adapter_id = 0;           ///< 0: none
+  std::int32_t second_text_begin = 0;    ///< as in EngineCoreRequest
   DraftLimit draft_limit = {};
   /// The tokens of each picture, where the model lets them see each other; in order.
   std::vector<TwoWaySpan> two_way_spans;

@@ -138,9 +138,18 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                    .max_text_tokens = max_text_tokens,
                                                    .parallel = options.parallel},
                                                   progress));
-  ASSIGN_OR_RETURN(const PoolerConfig pooler,
-                   load_pooler_config(options.model, options.runner, options.pooler_config,
-                                      loaded.model->is_encoder()));
+  const bool is_encoder = loaded.model->is_encoder();
+  const ModelTask task = loaded.config.task;
+  if (task == ModelTask::kEmbed && !is_encoder && options.runner == "generate")
+    return invalid_argument("runner generate: the model has no head, it generates no text",
+                            "runner");
+  const std::string runner_name =
+      task == ModelTask::kEmbed && options.runner == "auto" ? "pooling" : options.runner;
+  ASSIGN_OR_RETURN(
+      const PoolerConfig pooler,
+      task == ModelTask::kClassify
+          ? classifier_config(loaded.config, options.runner, options.pooler_config, is_encoder)
+          : load_pooler_config(options.model, runner_name, options.pooler_config, is_encoder));
   if (pooler.type != PoolingType::kNone && options.speculative.num_draft_tokens > 0)
     return invalid_argument("speculative-config: a pooling model generates no tokens",
                             "speculative-config");
@@ -154,6 +163,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
     ASSIGN_OR_RETURN(runner->draft_model_,
                      DraftModel::load(options, *runner->device_, runner->loaded_, progress));
   }
+  if (!options.parallel.is_last_stage())
+    RETURN_IF_ERROR(DraftModel::prepare_stage(options, runner->loaded_));
   RETURN_IF_ERROR(runner->reserve_memory());
   return runner;
 }

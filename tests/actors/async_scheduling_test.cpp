@@ -38,7 +38,7 @@ BOOST_FIXTURE_TEST_CASE(the_next_step_is_with_the_worker_before_the_result_of_th
   add(1, 6);
   coordinator.run();
   for (std::uint64_t released = 0; released < 5; ++released) {
-    // Two are open, not more: coordinator.run() came back, so nobody keeps asking either.
+    // Two are open, not more: coordinator.run() returned, so no actor polls either.
     BOOST_TEST(worker().num_steps == released + 2);
     BOOST_TEST(worker().held.size() == 2u);
     BOOST_TEST(frontend().token_ids[RequestId{1}].size() == released);
@@ -48,7 +48,7 @@ BOOST_FIXTURE_TEST_CASE(the_next_step_is_with_the_worker_before_the_result_of_th
 }
 
 /// Also if they have drafts: the worker puts its own in the place of the plan's placeholders. Every
-/// third is wrong, so that the plan counts on tokens which do not come true.
+/// third is wrong, so that the plan relies on drafts that are rejected.
 BOOST_AUTO_TEST_CASE(drafts_do_not_hold_the_next_step_up) {
   TwoOpenSteps test(HarnessOptions{.async_scheduling = true, .speculative = kDraftModel});
   test.add(1, 40);
@@ -90,7 +90,7 @@ BOOST_FIXTURE_TEST_CASE(nothing_is_computed_beyond_the_length_that_is_asked_for,
   add(2, 4);
   coordinator.run();
   finish_with({{1, 2}, {2, 4}});
-  // Two steps with both (or 1 first, alone), then request 2 alone; the rest only tells who ended.
+  // Two steps with both (or 1 first, alone), then request 2 alone; the rest reports their ends.
   const auto& sizes = worker().batch_sizes;
   BOOST_TEST(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}) == 6u);
   BOOST_TEST(frontend().stats.kv_cache_usage == 0);
@@ -149,7 +149,7 @@ BOOST_FIXTURE_TEST_CASE(the_failure_of_the_older_of_two_open_steps_takes_both_ba
   const std::uint64_t older = std::get<ModelRunnerOutput>(worker().held[0]).step;
   worker().held[0] = StepFailed{older, {ErrorCode::kInternal, "made to fail"}};
   release();
-  // What the younger one computed is dropped, though its answer is a result.
+  // The result of the later one is dropped, although it succeeded.
   BOOST_TEST(std::holds_alternative<ModelRunnerOutput>(worker().held[0]));
   finish_with({{1, 12}, {2, 12}});
   BOOST_TEST(frontend().errors.empty());
@@ -198,7 +198,7 @@ BOOST_FIXTURE_TEST_CASE(requests_that_finished_in_a_failed_step_are_reported_to_
   coordinator.run();
   engine->abort(RequestId{1});
   coordinator.run();
-  release();  // the next plan tells the worker of the end
+  release();  // the next plan reports the end to the worker
   BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
   worker().finished_ids.clear();
   for (StepAnswer& answer : worker().held)

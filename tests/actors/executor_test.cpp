@@ -1,4 +1,4 @@
-// The Executor with several workers: what it makes of their answers.
+// The Executor with several workers: how it merges their answers.
 #include "actors/spawn.hpp"
 #include "tests/support/deterministic_engine.hpp"
 
@@ -100,11 +100,11 @@ struct Fixture {
                  WorkerRpcReply{number, rank, std::move(result), std::move(error)});
     coordinator.run();
   }
-  /// What the latest call has returned; none: nothing yet, or it has been taken.
+  /// The result of the latest call; none: nothing yet, or it has been taken.
   std::optional<CollectiveRpcReply> replied() {
     return std::exchange(caller_log->reply, std::nullopt);
   }
-  /// What the Scheduler has got: the steps' tokens, and minus the numbers of failed steps.
+  /// What the Scheduler received: the steps' tokens, and minus the numbers of failed steps.
   std::vector<std::int64_t> received() {
     std::vector<std::int64_t> all;
     bool more = true;

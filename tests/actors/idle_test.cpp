@@ -1,4 +1,4 @@
-// Requests that wait for something from outside: nobody asks again and again whether it has come.
+// Requests that wait for an external event: no actor polls for it in a busy loop.
 #include "tests/support/deterministic_engine.hpp"
 #include "tests/support/fake_grammar.hpp"
 
@@ -20,7 +20,7 @@ class LoadingConnector final : public KVConnector {
 /// Finds out what it has in its own time; request 2 is kept after its end.
 class LateConnector final : public ECConnector {
  public:
-  std::optional<bool> has_cache_item(const std::string&, double) override { return has; }
+  std::optional<bool> has_cache_item(const MultiModalFeature&, double) override { return has; }
   void update_state_after_alloc(const RequestState&, const MultiModalFeature& item) override {
     loads.push_back(item.identifier);
   }
@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(while_all_requests_wait_for_their_grammars_no_step_runs) {
   compiler->hold = true;
   with_and_without_overlap({.grammar_compiler = compiler}, [](DeterministicEngine& test) {
     test.engine->add(RequestId{1}, test.prompt(20), 12, structured(RequestId{1}, 20));
-    test.coordinator.run();  // it comes back: nobody keeps asking
+    test.coordinator.run();  // returns: no actor polls
     BOOST_TEST(test.worker().num_steps <= 1u);
     BOOST_TEST(test.frontend().stats.num_deferred_reqs == 1);
     test.engine->add(RequestId{2}, test.prompt(20), 12);

@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(an_abort_reaches_queued_and_running_work) {
     BOOST_TEST((output.outputs[0].finish_reason == FinishReason::kAbort));
   }
   BOOST_TEST(ended.at(RequestId{3}).error->message.starts_with("prompt has 65536 "));
-  BOOST_TEST(aborted_behind.empty());  // nobody there knows them
+  BOOST_TEST(aborted_behind.empty());  // they are unknown there
 }
 
 BOOST_AUTO_TEST_CASE(an_abort_of_a_forwarded_request_is_forwarded) {

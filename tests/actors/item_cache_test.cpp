@@ -68,7 +68,7 @@ struct Setup {
     BOOST_TEST(sample.mm_features[0].data != nullptr);
     return sample;
   }
-  /// It has none.
+  /// Not used here.
   EngineCoreRequest without_data(bool is_missing) {
     EngineCoreRequest sample;
     engine->receive([&](CachedItemRequests& request) {

@@ -250,7 +250,7 @@ BOOST_AUTO_TEST_CASE(without_an_engine_requests_wait_and_health_reports_it) {
   ReplaceableEngine engine;
   BOOST_TEST(get(engine.port(), "/health").status == 200u);
   engine.lose();
-  while (get(engine.port(), "/health").status == 200) continue;  // the Frontend hears of it
+  while (get(engine.port(), "/health").status == 200) continue;  // until the Frontend is notified
   BOOST_TEST(get(engine.port(), "/health").status == 503u);
 
   // One whose time is up meanwhile, and one that can wait.

@@ -284,7 +284,7 @@ BOOST_AUTO_TEST_CASE(a_killed_worker_process_ends_the_group_with_its_rank_and_a_
       asker.check_step(n), asker.check_structured_step(50 + n);
     asker.self->send(asker.executor, structured_step_of(101));
     second.kill();
-    // The step fails, unless the group had ended before it came: then the Supervisor tells.
+    // The step fails, unless the group had ended before: then the Supervisor reports it.
     int num_failed_steps = 0;
     const std::string reason = asker.wait_for_end(system, num_failed_steps);
     BOOST_TEST_INFO(reason);

@@ -135,7 +135,7 @@ BOOST_FIXTURE_TEST_CASE(requests_are_handed_out_with_their_age, Fixture) {
   BOOST_TEST(given[0][1].age_s == 0);
 }
 
-/// An engine that goes on with a request of another one draws the same tokens.
+/// An engine that continues a request of another one draws the same tokens.
 BOOST_FIXTURE_TEST_CASE(a_request_without_a_seed_gets_its_own_key, Fixture) {
   submit(0);
   submit(0);
@@ -181,7 +181,7 @@ BOOST_FIXTURE_TEST_CASE(clients_choose_their_ids_alone_and_each_gets_its_own_out
   BOOST_TEST((of_other[1].id == RequestId{5}));
   BOOST_TEST(of_other[1].outputs[0].text == "b");
 
-  // What a client leaves behind is ended, and nothing else.
+  // Only the requests of the client that has ended are aborted.
   submit_as(client, RequestId{5});
   caf::anon_send_exit(other, caf::exit_reason::user_shutdown);
   coordinator.run();
@@ -214,7 +214,7 @@ BOOST_FIXTURE_TEST_CASE(an_engine_that_is_lost_is_not_taken_from_another_supervi
   BOOST_REQUIRE(given[0].size() == 1u);
   supervisor->send(router, EngineLost{.group = 0, .reason = "ended by the test"});
   coordinator.run();
-  BOOST_REQUIRE(given[1].size() == 2u);  // the request goes on there
+  BOOST_REQUIRE(given[1].size() == 2u);  // the request continues there
   report_ready(0, 7);                    // as a Supervisor that finds it running
   coordinator.run();
   std::optional<EngineRefused> refused;
@@ -223,7 +223,7 @@ BOOST_FIXTURE_TEST_CASE(an_engine_that_is_lost_is_not_taken_from_another_supervi
   submit(0);
   BOOST_TEST(given[0].size() == 1u);
   bring(0, {output(given[0][0].id, "x", 1, false)});
-  BOOST_TEST(outputs.empty());  // what it still computes is nobody's
+  BOOST_TEST(outputs.empty());  // its further outputs are dropped
 }
 
 BOOST_FIXTURE_TEST_CASE(a_drain_rejects_new_requests_and_waits_for_running_ones, Fixture) {

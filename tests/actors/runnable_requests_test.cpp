@@ -64,7 +64,7 @@ struct SteppedEngine : DeterministicEngine {
 };
 
 /// The way of a client that asks one thing after the other: its next request meets the step that
-/// tells the workers of the last one's end.
+/// reports the end of the last one to the workers.
 BOOST_AUTO_TEST_CASE(a_request_between_the_empty_step_and_its_result_runs) {
   in_every_mode([](const Mode& mode) {
     SteppedEngine test(mode);

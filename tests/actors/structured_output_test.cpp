@@ -27,7 +27,7 @@ struct StructuredEngine : DeterministicEngine {
   void release_all() {
     while (!worker().held.empty()) release();
   }
-  /// The request has the tokens that its grammar wants, and has ended once.
+  /// The request has the tokens that its grammar requires, and has ended once.
   void check_structured(std::uint64_t id, std::size_t count) const {
     const std::vector<TokenId>& tokens = frontend().token_ids[RequestId{id}];
     BOOST_REQUIRE_EQUAL(tokens.size(), count);

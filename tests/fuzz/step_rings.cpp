@@ -1,5 +1,5 @@
 // A worker's end of the rings, with arbitrary bytes as messages and with bytes of the segment
-// changed by somebody else: errors or messages, and no access outside of the segment.
+// changed by another process: errors or messages, and no access outside of the segment.
 //
 // Input: a count of changes, three bytes for each (where, little-endian; what), then the message.
 #include <unistd.h>

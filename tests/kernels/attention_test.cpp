@@ -259,8 +259,9 @@ Floats run_in_pieces(const OpTable& ops, const Shape& shape, const Sequence& seq
                      int num_threads = 2, std::int64_t workspace_bytes = 0) {
   TestCache cache(shape, type, block_size, 1, seq.length, seed);
   std::vector<Floats> outs(1);
+  const std::vector<Sequence> seqs = {seq};
   for (std::int64_t begin = 0; begin < seq.length; begin += step) {
-    run_step(ops, shape, {seq}, {{begin, std::min(seq.length, begin + step)}}, cache, outs,
+    run_step(ops, shape, seqs, {{begin, std::min(seq.length, begin + step)}}, cache, outs,
              num_threads, workspace_bytes);
   }
   return outs[0];
@@ -361,7 +362,7 @@ BOOST_AUTO_TEST_CASE(a_sequence_has_the_same_bits_alone_and_in_a_mixed_batch) {
       }
       TestCache cache(shape, ElementType::kBF16, 16, 5, 290, 9);
       std::vector<Floats> outs(5);
-      // Some sequences prefill, some go on after a part, some decode one token.
+      // Some sequences prefill, some continue a prefill, some decode one token.
       run_step(*ops, shape, seqs, {{0, 39}, {0, 0}, {0, 100}, {0, 16}, {0, 1}}, cache, outs);
       run_step(*ops, shape, seqs, {{39, 40}, {0, 1}, {100, 290}, {16, 17}, {1, 64}}, cache, outs);
       for (std::size_t s = 0; s < seqs.size(); ++s) {
@@ -453,7 +454,7 @@ BOOST_AUTO_TEST_CASE(sequences_with_few_or_no_queries_get_the_same_bits) {
         run(first);
         run(mixed);
         run(last);
-        // Nobody attends.
+        // No token attends.
         run(std::vector<Piece>(6, {0, kLength, 0}));
       }
     }

@@ -39,7 +39,7 @@ struct Pages {
 };
 
 /// Calls step(first token, count, slots) for one sequence as a whole; then in pieces, of which one
-/// keeps the state behind each of its tokens and the next goes on from the second of these.
+/// keeps the state after each of its tokens and the next continues from the second of these.
 template <class Step>
 void in_pieces(Pages& pages, const Step& step) {
   std::vector<std::int32_t> after(index(kTokens));

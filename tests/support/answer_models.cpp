@@ -137,7 +137,7 @@ int main() {
     } catch (const std::exception& error) {
       answer = {{"error", error.what()}};
     }
-    std::cout << answer.dump() << std::endl;  // who reads it waits for it
+    std::cout << answer.dump() << std::endl;  // the reader waits for it
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// What the actors cost: wall time per decode step around a worker that computes nothing, all
+// The cost of the actors: wall time per decode step around a worker that computes nothing, all
 // messages included, from the Scheduler's question to the text at the frontend: the median of
 // several rounds, with one step at a time and with steps that overlap, with the worker as a
 // neighbour and behind shared-memory rings, as in another process, and with a RequestRouter between

@@ -1,4 +1,4 @@
-// What the shared-memory ring costs between processes, beside what the kernel gives at best in the
+// The cost of the shared-memory ring between processes, compared with the kernel's best in the
 // same run: the time there and back of a small message (a futex word or an eventfd alone, then the
 // ring with 1, 2 and 4 readers that all answer, with and without spinning), and the throughput of
 // large ones beside memcpy. Rounds of all rows take turns, so that a noisy moment hits all of them;

@@ -1,4 +1,4 @@
-// What a decode step takes of the host besides the model: planning it, its message, the worker's
+// The host's time per decode step besides the model: planning it, its message, the worker's
 // batch, and taking the result in. None of it may grow with the length of the contexts.
 //
 // Usage: bench_step [options of Google Benchmark]; the arguments of a row are the running requests

@@ -1,6 +1,6 @@
 #pragma once
 // Grammars for the fake worker: one token in each place. Three of four are those that the worker
-// would have taken anyway, so that drafts come true too.
+// would have taken anyway, so that drafts are accepted too.
 
 #include <algorithm>
 #include <deque>
@@ -15,7 +15,7 @@
 
 namespace troupe::testing {
 
-/// What the grammar of a request wants at a position of it.
+/// The token that the grammar of a request requires at a position.
 [[nodiscard]] inline TokenId grammar_token(RequestId id, std::int32_t position) {
   const TokenId free = fake_token(id, position);
   return position % 4 == 3 ? 300 + (free - 300 + 500) % 1000 : free;

@@ -8,7 +8,7 @@
 namespace troupe::testing {
 namespace {
 
-/// What the grammars allow in each place of a step.
+/// The tokens that the grammars allow at each position of a step.
 class Masks {
  public:
   explicit Masks(const GrammarOutput& grammar) : grammar_(grammar) {}
@@ -71,7 +71,7 @@ struct FakeWorkerState {
       std::vector<TokenId>& own_drafts = request->second.drafts;
       std::int32_t computed = 0;
       if (next_cached < cached.ids.size() && cached.ids[next_cached] == id) {
-        // Planned ahead, it may count on drafts that did not come true.
+        // Planned ahead, it may rely on drafts that were rejected.
         computed = std::min(cached.num_computed_tokens[next_cached++], known - 1);
       } else {
         const auto added = std::find_if(step.new_requests.begin(), step.new_requests.end(),

@@ -47,7 +47,7 @@ std::uint16_t f16_bits(float value);
 
 /// A reference model's folder as a file; its matrices but embedding and head as blocks of that
 /// type, or with kF32 all as they are (widened). Of the block types Q8_0 and Q4_0 are written.
-/// `change` adds what the folder has not. Throws std::runtime_error.
+/// `change` adds what the folder lacks. Throws std::runtime_error.
 std::string gguf_of_model(const std::filesystem::path& folder, GgmlType type,
                           const std::function<void(GgufWriter&)>& change = {});
 
@@ -56,7 +56,7 @@ std::string gguf_of_model(const std::filesystem::path& folder, GgmlType type,
 struct MmprojChanges {
   bool swaps_mlp = false;
   std::string projector = "gemma3";
-  std::function<void(GgufWriter&)> add;  ///< what the folder has not
+  std::function<void(GgufWriter&)> add;  ///< adds what the folder lacks
 };
 std::string mmproj_of_model(const std::filesystem::path& folder, const MmprojChanges& changes = {});
 

@@ -9,7 +9,7 @@
 
 namespace troupe::testing {
 
-/// A larger block is not to be had.
+/// Larger blocks cannot be allocated.
 inline std::atomic<std::size_t> largest_allocation = std::numeric_limits<std::size_t>::max();
 
 }  // namespace troupe::testing

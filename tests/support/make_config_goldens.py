@@ -532,7 +532,7 @@ def experts_cases():
 
 
 def family_cases():
-    """What the families have in common that came last, and what each has alone."""
+    """The common and the specific fields of the most recent families."""
     plain = "olmo2 granite smollm3 glm4 qwen2_moe"
     every = plain + " gemma2 phi3"
     case(every, "as it is", "config.json")

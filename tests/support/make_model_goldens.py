@@ -138,7 +138,7 @@ def gaps_of(rows):
 
 
 def streamed(tokenizer, prompt, tokens):
-    """What an incremental decoder has sent that knows the prompt; after invalid bytes it begins anew."""
+    """What an incremental decoder has sent that knows the prompt; after invalid bytes it starts again."""
     text, stream = "", DecodeStream(ids=prompt, skip_special_tokens=True)
     for token in tokens:
         try:

@@ -41,7 +41,7 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   settings.max_in_flight_tokens = 2 * config_.max_num_batched_tokens;
   if (pick(0, 3) == 0) settings.watermark = 0.05;
   BOOST_REQUIRE(settings.check().ok() || retention == 1);
-  // As many as one request needs at least, so that it can always go on alone.
+  // At least as many as one request needs, so that it can always continue alone.
   std::int32_t enough = 4;
   for (const KVCacheGroup& group : settings.groups)
     enough += ceil_div(config_.max_model_len + 8, group.spec.block_size) +
@@ -103,7 +103,7 @@ void RandomWorkload::add_pictures(EngineCoreRequest& request) {
   }
 }
 
-/// What the workers do of a picture that is encoded beside steps, and report.
+/// Simulates the workers' encoding of an image during other steps, and its report.
 std::vector<std::string> RandomWorkload::encode_ahead(const SchedulerOutput& planned) {
   for (const auto& [id, index] : planned.scheduled_encoder_inputs) {
     const std::string& used = items_.at(id).at(static_cast<std::size_t>(index)).identifier;

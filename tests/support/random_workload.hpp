@@ -32,7 +32,7 @@ class RandomWorkload {
 
   /// In words, for a failing seed.
   [[nodiscard]] const std::string& kinds() const noexcept { return kinds_; }
-  /// What the workload has come across, so that a test can see that it is worth its name.
+  /// Counts the events of the workload, so that a test can check that it covers them.
   struct Coverage {
     std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
     std::uint64_t loads = 0, failed_loads = 0, waits = 0;
@@ -60,7 +60,7 @@ class RandomWorkload {
   void finish_step();
   void fail_open_steps();
   void check_blocks();
-  /// What the workers do of a step's pictures. `computed`: tokens of each request before it.
+  /// Simulates the workers' part in a step's images. `computed`: tokens of each request before it.
   void encode_pictures(const SchedulerOutput& planned,
                        const std::map<RequestId, std::int32_t>& computed);
   std::vector<std::string> encode_ahead(const SchedulerOutput& planned);

@@ -59,7 +59,7 @@ class Events {
 /// When an engine breaks, and how.
 struct BreakPlan {
   std::uint64_t num_steps = ~std::uint64_t{0};  ///< how many work
-  bool before_step = false;                     ///< the workers do not hear of the one that breaks
+  bool before_step = false;                     ///< the step that fails does not reach the workers
   bool silent = false;                          ///< nothing passes the Executor any more
   std::function<bool(const SchedulerOutput&)> poisoned;  ///< breaks at this step; may be empty
 };
@@ -166,7 +166,7 @@ class ReplaceableEngine {
     tell_loss(cause);
     end_actors(nullptr);
   }
-  /// The RequestRouter hears of it before the actors end, or while they do.
+  /// The RequestRouter is notified before the actors end, or while they do.
   void lose(std::mt19937& random) {
     if (random() % 2 == 0) tell_loss(LossCause::kOutside);
     end_actors(&random);
@@ -233,7 +233,7 @@ class ReplaceableEngine {
     input_processors_ = {
         keep(spawn_input_processor(system_, input_core_, 2, output_processor_, scheduler_))};
   }
-  /// One after the other: those that are left go on meanwhile.
+  /// One after the other: the others continue meanwhile.
   void end_actors(std::mt19937* random) {
     if (random != nullptr) std::shuffle(actors_.begin(), actors_.end(), *random);
     for (const caf::actor& actor : std::exchange(actors_, {})) {

@@ -69,7 +69,7 @@ struct DriverSchedule {
   std::int32_t preempt_every = 0;    ///< every so many steps a running request loses its blocks
   bool share_prefix = false;         ///< full blocks of an equal prefix are used again
   /// Each step is planned as if the result of the one before were not known: the runner's drafts
-  /// have placeholders, and all drafts of the step before count as come true.
+  /// have placeholders, and all drafts of the step before count as accepted.
   bool plan_ahead = false;
   std::int32_t draft_every = 1;  ///< steps; behind the others the runner makes no drafts
   /// Job by job what will be said: up to three drafts a step are taken from there, some of them

@@ -50,7 +50,7 @@ class PictureDriver {
   void add(TokenId token, std::int32_t position, std::int32_t row);
   /// Of each sequence, the logits behind it.
   std::vector<std::vector<float>> forward();
-  /// What the model's encoder makes of a picture.
+  /// The model's encoder output for an image.
   std::vector<float> encode(const std::vector<float>& pixels, std::int64_t side);
   /// Of each case alone, the logits behind it.
   std::vector<std::vector<float>> prefill(const std::vector<PictureCase>& cases);

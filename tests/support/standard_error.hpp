@@ -1,5 +1,5 @@
 #pragma once
-// What a test makes the log say.
+// Captures the log of a test.
 
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ class StandardError {
   StandardError(const StandardError&) = delete;
   StandardError& operator=(const StandardError&) = delete;
 
-  /// What has come since the last call.
+  /// The output since the last call.
   std::string take() {
     std::fflush(stderr);
     std::string all;

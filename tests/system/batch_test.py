@@ -90,7 +90,7 @@ class RunBatch(unittest.TestCase):
         self.assertEqual(texts[0], texts[1])
 
     def test_files_that_do_not_fit_are_refused_before_anything_runs(self):
-        for lines, said in (([line("a", prompt="x"), line("a", prompt="y")], "custom_id \"a\" stands in an earlier line"),
+        for lines, said in (([line("a", prompt="x"), line("a", prompt="y")], "custom_id \"a\" is also in an earlier line"),
                             ([{"custom_id": "a"}], "line 1: method must be a string"),
                             ([line("a", "/health")], "line 1: url is \"/health\"")):
             self.write(*lines)

@@ -21,10 +21,10 @@ PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
 
 
 class CacheServer:
-    """`troupe cache-server` on ports that the system chooses."""
+    """`troupe cache-server` on ports that the system chooses, or one of them."""
 
-    def __init__(self, *arguments):
-        self.process = subprocess.Popen([BINARY, "cache-server", "--port", "0", "--http-port", "0", *arguments],
+    def __init__(self, *arguments, port=0):
+        self.process = subprocess.Popen([BINARY, "cache-server", "--port", str(port), "--http-port", "0", *arguments],
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT)
         ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
         lines = [self.process.stdout.readline() for _ in range(2)] if ready else ["", ""]
@@ -158,7 +158,7 @@ class CacheServerTest(unittest.TestCase):
             with Server(*options) as server:
                 self.assertEqual([ask(server, seed) for seed in range(3)], expected)
                 self.assertEqual(server.metric(HITS), 3 * 128)
-                # Of another tenant nothing is used; and without the cache everything goes on.
+                # Nothing of another tenant is used; and without the cache server the engine continues.
                 self.assertEqual(ask(server, 0, cache_salt="other"), expected[0])
                 self.assertEqual(server.metric(HITS), 3 * 128)
                 cache.stop(signal.SIGKILL)

@@ -88,7 +88,7 @@ class Hub:
         self.server, self.storage = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
         for server in (self.server, self.storage):
             server.daemon_threads = True
-            server.handle_error = lambda *_: None  # a client that has what it wants, or was killed
+            server.handle_error = lambda *_: None  # a client that has finished, or was killed
             threading.Thread(target=server.serve_forever, daemon=True).start()
         self.url, self.storage_url = (f"http://127.0.0.1:{each.server_address[1]}" for each in (self.server, self.storage))
 

@@ -332,7 +332,7 @@ class KVEvents(unittest.TestCase):
             self.assertTrue(removed)
             self.assertTrue(all(len(event.block_hashes) == 1 for event in removed))
             self.check_full_attention(follower, {})
-            # Whoever comes late cannot replay what is no longer kept, but has the snapshot.
+            # A late subscriber cannot replay evicted events, but can request the snapshot.
             late = engine.follower()
             replayed = [sequence for sequence, _ in late.ask((0).to_bytes(8, "big"))]
             self.assertEqual(len(replayed), 5)

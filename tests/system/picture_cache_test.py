@@ -13,7 +13,7 @@ from support import ROOT, Server
 
 CONFIG = str(ROOT / "configs" / "multi-process.conf")
 NUM_PICTURES = 6
-# Of a picture of the model: 56 x 56 pixels, and what their levels stand for.
+# An image of the model's size: 56 x 56 pixels, and the values of their levels.
 PICTURE_BYTES = 3 * (56 * 56 + 1024) + 32
 
 
@@ -82,7 +82,7 @@ class ProcessorCache(unittest.TestCase):
                 self.check(second)
                 second.process.kill()
                 second.process.wait()
-        # Whoever comes next begins anew, whatever was left.
+        # The next server starts with an empty cache, whatever was left.
         with Server(*OPTIONS, *kind("shm")) as last:
             self.check(last)
             self.assertEqual(counts(last), (NUM_PICTURES, 0))

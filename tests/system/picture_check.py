@@ -351,7 +351,7 @@ def main():
             result = json.loads(line)
             problem = None
             if isinstance(picture, Exception) or "error" in result:
-                # Of cut PNGs Pillow wants the metadata behind the pixels to be whole, and libpng the pixels' checksum.
+                # In truncated PNGs Pillow requires complete metadata after the pixels, and libpng the pixels' checksum.
                 if data_of(request).startswith(b"\x89PNG") and ("Truncated File Read" in str(picture) or (
                         request["cut"] and result.get("error", "").endswith("the data end before the image does"))):
                     continue

@@ -192,7 +192,7 @@ class Pictures(unittest.TestCase):
         first, other = (data_url(encoded(Image.new("RGB", (96, 96), colour), "PNG")) for colour in ("red", "green"))
         answers = [self.ask(picture(url), long_question, logprobs=True) for url in (first, other, first)]
         cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
-        # Without the picture's own tokens there is no whole block that the two could share.
+        # Without the image's own tokens there is no full block that the two could share.
         self.assertEqual(cached[:2], [0, 0])
         self.assertGreater(cached[2], 16)
         self.assertEqual(answers[0].choices[0].logprobs, answers[2].choices[0].logprobs)
@@ -203,7 +203,7 @@ class Pictures(unittest.TestCase):
                  "troupe:encoder_cache_hits_total")
         before = [self.server.metric(name) for name in names]
         url = data_url(encoded(Image.new("RGB", (30, 40), (1, 2, 3)), "PNG"))
-        for text in ("One?", "Two?", "Three?"):  # before the picture, so the blocks differ
+        for text in ("One?", "Two?", "Three?"):  # before the image, so the blocks differ
             self.ask("Look: " + text, picture(url))
         self.assertEqual([self.server.metric(name) - earlier for name, earlier in zip(names, before)], [3, 2, 3, 2])
 

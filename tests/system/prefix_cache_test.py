@@ -107,7 +107,7 @@ class PrefixCache(unittest.TestCase):
                 self.assertGreaterEqual(moved["num_blocks"], total // 16)
                 self.assertEqual(send(server, "/admin/cache/import", {"name": "tuesday"})[0], 404)
                 self.assertEqual(send(server, "/admin/cache/import", {"name": "../monday"})[0], 400)
-                # What a reset has emptied, the connector's memory included, is computed anew.
+                # Blocks that a reset has cleared, the connector's memory included, are recomputed.
                 clear(server, "/admin/cache?reset_external=true")
                 self.assertEqual(complete(server, LONG)[1], 0)
             with Server(*options) as server:

@@ -356,7 +356,7 @@ class LostFiles(unittest.TestCase):
                     self.assertEqual((status, answer["choices"]), (200, expected["choices"]))
                     self.assertIn(f"{file} was cut short while it was mapped", server.log())
                     wait_until(lambda: server.log().count("engine restarted") == 1, "the restart")
-                    self.assertEqual(file.stat().st_size, size)  # packed anew
+                    self.assertEqual(file.stat().st_size, size)  # repacked
                     self.assertEqual(post(server, "/v1/chat/completions", STORY)[1]["choices"], expected["choices"])
 
 

@@ -161,7 +161,7 @@ class StructuredOutput(unittest.TestCase):
         alone = self.client.chat(temperature=2, seed=1, **regex).choices[0].message.content
         self.assertEqual(several.choices[0].message.content, alone)
         choices = {"structured_outputs": {"choice": ["aaaa", "aaaab"]}}
-        # A text that is complete ends, whatever min_tokens asks for; until then it goes on where it may.
+        # A complete text ends in spite of min_tokens; until then it continues where the grammar allows it.
         self.assertEqual(self.client.complete(temperature=0, extra_body={**choices, "min_tokens": 200}).choices[0].text, "aaaab")
         # Where nothing can follow, it ends also without the end of a text.
         ended = self.client.complete(temperature=0, extra_body={**choices, "ignore_eos": True, "return_token_ids": True})

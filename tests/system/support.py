@@ -112,7 +112,7 @@ class Server:
 
     def log(self):
         """What it has written to standard error so far; also its nodes have."""
-        # Opened anew: the server writes where the file's own position is.
+        # Reopened: the server writes at the position of the file description.
         return pathlib.Path(f"/proc/self/fd/{self.errors.fileno()}").read_text()
 
     def nodes(self):
@@ -207,7 +207,7 @@ def second_host():
     def ip(*arguments):
         subprocess.run([IP, *arguments], check=True, capture_output=True, text=True)
     with open(pathlib.Path(tempfile.gettempdir()) / f"{NETWORK}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # there is one such host, whoever else tests
+        fcntl.flock(lock, fcntl.LOCK_EX)  # there is one such host for all test processes
         try:
             ip("netns", "add", NETWORK)
         except subprocess.CalledProcessError as refused:

@@ -245,7 +245,7 @@ class Topologies(unittest.TestCase):
                 self.assertEqual(len(refusals), 1, (reason, server.log()))
             server.wait_idle()
             before = cpu_seconds(server.process.pid)
-            time.sleep(0.5)  # those who connected and say nothing cost nothing
+            time.sleep(0.5)  # silent connections cost nothing
             self.assertLess(cpu_seconds(server.process.pid) - before, 0.2)
             self.assertNotIn("engine restarted", server.log())
             self.assertNotIn("connection failed", server.log())
@@ -460,7 +460,7 @@ class Topologies(unittest.TestCase):
 
     def test_a_process_that_never_comes_is_replaced(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--node-timeout-s", "1") as server:
-            while "node worker-0 has not come within 5000 ms" not in server.log():  # unless it was faster than this
+            while "node worker-0 did not join within 5000 ms" not in server.log():  # unless it was faster than this
                 worker = server.nodes()["worker-0"]
                 count = server.log().count("engine restarted")
                 os.kill(worker, signal.SIGKILL)

@@ -157,7 +157,7 @@ class Upgrades(unittest.TestCase):
     def test_one_that_is_not_kept_is_named(self):
         with Server() as server:
             code, errors = Upgrade(server).end()
-            self.assertEqual((code, errors), (1, f"troupe: process {server.process.pid} is no `troupe serve --keep-alive` of "
+            self.assertEqual((code, errors), (1, f"troupe: process {server.process.pid} is not a `troupe serve --keep-alive` of "
                                                  "this user\n"))
 
     def test_a_stream_of_the_old_server_goes_on_though_its_supervisor_is_killed(self):

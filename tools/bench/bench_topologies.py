@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a topology costs, beside a single process measured in the same rounds, and how fast it recovers.
+"""The cost of a topology, compared with a single process measured in the same rounds, and its recovery time.
 
 For each file of configs/ that runs on one host: the time between two tokens of one stream (and what is more of it than in a
 single process), the pause of a stream when its worker's or its scheduler's process is killed, and the CPU time of all processes

@@ -266,7 +266,7 @@ def write_gguf(path, config, tokenizer, width):
 
 
 def with_words(tokenizer, vocab_size):
-    """The tokenizer with a word for each id that has none."""
+    """The tokenizer with a word for each id without one."""
     vocab = tokenizer["model"]["vocab"]
     known = set(vocab.values()) | {token["id"] for token in tokenizer["added_tokens"]}
     vocab.update((f"word{token}", token) for token in range(vocab_size) if token not in known)

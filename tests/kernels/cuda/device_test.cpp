@@ -9,7 +9,7 @@ namespace {
 using namespace testing;
 
 /// Ends the program before the first test where there is no device. CTest shows this status as
-/// skipped (tests/CMakeLists.txt), so that nobody takes it for a success.
+/// skipped (tests/CMakeLists.txt), so that it does not count as a success.
 struct NeedsDevice {
   NeedsDevice() {
     constexpr int kSkipped = 77;

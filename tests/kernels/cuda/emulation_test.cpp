@@ -23,7 +23,7 @@ void kernel_of(F f) {
   f();
 }
 
-/// What the launch came to; empty: nothing went wrong.
+/// The error of the launch; empty: none.
 template <class F>
 std::string run(dim3 grid, dim3 block, const F& f, std::size_t dynamic_bytes = 0) {
   const cudaLaunchConfig_t config{

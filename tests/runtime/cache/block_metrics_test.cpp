@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(a_block_is_observed_from_being_given_out_to_its_eviction) {
   BOOST_TEST(
       (metrics.take_ended() ==
        std::vector<BlockResidency>{{.lifetime_s = 10, .idle_s = 6.5, .reuse_gaps_s = {1.5}}}));
-  // The other block has never been out before, and both are observed anew.
+  // The other block was never allocated before, and both are observed again.
   pool.free(again);
   metrics.set_time(21);
   again.clear();

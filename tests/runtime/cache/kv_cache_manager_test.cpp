@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(cross_attention_takes_its_blocks_once_and_gives_all_back) {
   slots.full_sequence_must_fit = true;
   BOOST_TEST(manager.allocate_slots(request, slots, &taken));
   BOOST_TEST((taken == BlockTable{{1}, {2, 3, 4, 5, 6}}));
-  // The decoder goes on; the encoder's part stays as it is.
+  // The decoder continues; the encoder's part is unchanged.
   taken.assign(2, {});
   BOOST_TEST(
       manager.allocate_slots(request, {.num_computed_tokens = 5, .num_new_tokens = 1}, &taken));

@@ -29,7 +29,7 @@ std::vector<TokenId> prompt_of(const std::string& name, std::int32_t shared, std
 }
 
 /// How many tokens of A's prompt a request's begins with. Told by the hits, where there are some; a
-/// sibling that hits nothing because the blocks are gone is told by the trace's name.
+/// sibling without hits, as its blocks were evicted, is identified by the trace's name.
 std::int32_t num_shared(const std::string& trace, const json& step) {
   const std::string name = step["req"];
   const std::int32_t length =

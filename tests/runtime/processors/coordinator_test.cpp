@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(the_latest_keys_are_kept) {
   BOOST_TEST(*map.find(3) == 'd');
 }
 
-// Group 0 computes prompts, group 1 goes on with them, group 2 does either.
+// Group 0 computes prompts, group 1 generates from them, group 2 does either.
 struct Roles {
   Coordinator coordinator{{GroupRole::kPrefill, GroupRole::kDecode, GroupRole::kBoth}, 100};
   Candidates all = {{.group = 0}, {.group = 1}, {.group = 2}};

@@ -21,7 +21,7 @@ GenerateRequest request_of(std::uint64_t id, std::size_t num_bytes) {
   return request;
 }
 
-/// While it lives, memory is to be had in small pieces only.
+/// While it exists, only small blocks of memory can be allocated.
 struct LittleMemory {
   LittleMemory() { testing::largest_allocation = kLarge / 2; }
   ~LittleMemory() { testing::largest_allocation = std::numeric_limits<std::size_t>::max(); }

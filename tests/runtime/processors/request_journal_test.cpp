@@ -264,7 +264,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_gets_nowhere_before_each_kill_runs_alone_and
     BOOST_TEST(replace(LossCause::kKilled).num_resubmissions == 3u);
   }
   BOOST_TEST((submitted() == Ids{1}));  // 2 is suspect too, and waits for its turn
-  // Alone it goes on: it was not to blame, whatever killed this one.
+  // Alone it continues: it did not cause the crash of this group.
   record(tokens_of(1, progress));
   static_cast<void>(replace(LossCause::kKilled));
   for (int i = 2; i < 4; ++i) {
@@ -508,7 +508,7 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   BOOST_TEST(second[0].request.params.n == 2);
   BOOST_TEST(second[0].request.params.max_tokens.value() == 20);
   BOOST_TEST(second[0].placement.kv_transfer_params == "{\"where\": 1}");
-  // The group that has it is lost: it begins anew, with nothing to load.
+  // The group that has it is lost: it starts again, with nothing to load.
   BOOST_TEST(journal.group_lost(1, LossCause::kOutside, true).num_resubmissions == 1u);
   journal.group_ready(1);
   const auto third = take();
@@ -517,6 +517,49 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   BOOST_TEST((third[0].request.id == RequestId{kFirstPrompt + 1}));
   BOOST_TEST(third[0].placement.kv_transfer_params.find("where") == std::string::npos);
   BOOST_TEST(journal.num_live() == 1u);
+}
+
+BOOST_FIXTURE_TEST_CASE(both_groups_are_at_a_prompt_that_can_be_loaded_early, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  const auto answer_early = [&] {
+    RequestOutputs outputs;
+    outputs.outputs.push_back(
+        {.id = RequestId{kFirstPrompt}, .kv_transfer_params = "{\"where\": 2}"});
+    BOOST_TEST(journal.record(outputs).empty());
+    BOOST_TEST(outputs.outputs.empty());
+  };
+  answer_early();
+  const auto second = take();
+  BOOST_REQUIRE(second.size() == 1u);
+  BOOST_TEST(second[0].group == 1u);
+  BOOST_TEST(second[0].placement.kv_transfer_params == "{\"where\": 2}");
+  BOOST_TEST(journal.num_in(0) == 1u);
+  BOOST_TEST(journal.num_in(1) == 1u);
+  // Its client leaves: both hear of it.
+  const RequestId id{5};
+  const auto aborted = journal.abort({&id, 1});
+  BOOST_REQUIRE(aborted.to_engine.size() == 2u);
+  BOOST_TEST(aborted.to_engine[0].group == 0u);
+  BOOST_TEST((aborted.to_engine[0].samples.ids == std::vector{RequestId{kFirstPrompt}}));
+  BOOST_TEST(aborted.to_engine[1].group == 1u);
+  // The end of the prompt is nothing to anybody.
+  BOOST_TEST(answer().outputs.empty());
+  BOOST_TEST(journal.num_in(0) == 0u);
+  BOOST_TEST(journal.num_in(1) == 1u);
+  BOOST_TEST(take().empty());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_group_that_has_answered_early_may_be_lost, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  RequestOutputs outputs;
+  outputs.outputs.push_back({.id = RequestId{kFirstPrompt}, .kv_transfer_params = "{}"});
+  BOOST_TEST(journal.record(outputs).empty());
+  BOOST_TEST(take().size() == 1u);
+  BOOST_TEST(journal.group_lost(0, LossCause::kOutside, true).num_resubmissions == 0u);
+  BOOST_TEST(journal.num_in(0) == 0u);
+  BOOST_TEST(journal.num_in(1) == 1u);
+  const RequestId id{5};
+  BOOST_TEST(journal.abort({&id, 1}).to_engine.size() == 1u);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_request_whose_prefill_group_is_lost_goes_on_elsewhere, Split) {

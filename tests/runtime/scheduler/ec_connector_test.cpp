@@ -12,10 +12,11 @@
 namespace troupe {
 namespace {
 
-/// Says what it is told to say.
+/// Returns what the test sets.
 class ToldConnector final : public ECConnector {
  public:
-  std::optional<bool> has_cache_item(const std::string& identifier, double) override {
+  std::optional<bool> has_cache_item(const MultiModalFeature& item, double) override {
+    const std::string& identifier = item.identifier;
     ++num_queries[identifier];
     if (unknown.contains(identifier)) return std::nullopt;
     return stored.contains(identifier);
@@ -133,7 +134,7 @@ BOOST_AUTO_TEST_CASE(what_the_connector_has_is_loaded_and_costs_no_encoder_budge
   const SchedulerOutput first = engine.plan();
   BOOST_TEST(PictureEngine::encoded(first) == "1.0 ");
   BOOST_TEST(first.ec_connector_metadata == "1b 1c ");
-  // The second request's picture has to wait for a step with budget, its text has not.
+  // The second request's image has to wait for a step with budget; its text does not.
   BOOST_TEST((first.num_scheduled_tokens == std::vector<std::int32_t>{24, 3}));
   EngineCoreOutputs outputs = engine.finish(first, {.loaded = {"b", "c"}});
   BOOST_TEST(
@@ -296,7 +297,7 @@ BOOST_AUTO_TEST_CASE(what_was_encoded_for_a_request_that_cannot_use_it_gives_way
   PictureEngine engine(4, 64, 64, /*encode_ahead=*/true);
   const RequestId first = engine.add("a");
   BOOST_TEST(ahead(engine.plan()) == "a!");
-  // Whoever wanted it has gone.
+  // The request that needed it has finished.
   engine.scheduler->finish_requests({&first, 1}, RequestStatus::kFinishedAborted);
   engine.add("b");
   SchedulerOutput step = engine.plan();

@@ -1,4 +1,4 @@
-// Who gives way to whom.
+// Which requests are preempted for which others.
 
 #include <boost/test/unit_test.hpp>
 
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(results_in_flight_of_a_displaced_request_are_delivered) {
 }
 
 /// vLLM takes it out of the queue after it has put it there, so that no chunk wakes it any more and
-/// num_waiting_reqs is one less; here it goes on.
+/// num_waiting_reqs is one less; here it continues.
 BOOST_AUTO_TEST_CASE(a_displaced_session_whose_late_result_ends_its_turn_takes_its_next_chunk) {
   for (const bool chunk_is_there : {true, false}) {
     SchedulerConfig config = Urgency::by_priority(1);

@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(a_step_continues_when_the_reply_arrives_and_may_be_dropped_
     late_answer = std::exchange(port.answer, {});
     reset.reset();
   }
-  late_answer();  // nobody waits any more
+  late_answer();  // no longer awaited
 }
 
 EngineCoreRequest chunk_of(RequestId id, std::size_t num_tokens) {

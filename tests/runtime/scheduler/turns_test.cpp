@@ -1,4 +1,4 @@
-// Who is admitted when not all can be: bounded bypass and fair shares.
+// The order of admission under overload: bounded bypass and fair shares.
 
 #include <boost/test/unit_test.hpp>
 #include <random>
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(several_that_do_not_fit_keep_their_order) {
   BOOST_TEST((waiting.back()->id == other_large));
 }
 
-/// Whatever arrives, nobody is passed more often than allowed, and everybody ends.
+/// Whatever arrives, no request is bypassed more often than allowed, and all finish.
 BOOST_AUTO_TEST_CASE(no_random_workload_passes_anybody_too_often) {
   const std::uint32_t first_seed = std::random_device{}();
   BOOST_TEST_MESSAGE("first seed " << first_seed);
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(a_tenant_that_returns_has_no_credit_for_idle_time) {
   BOOST_TEST(share.served(2) == 2200);
   share.leave(1);
   share.leave(2);
-  share.enter(3);  // nobody is active: level with who was last
+  share.enter(3);  // none is active: level with the last one
   BOOST_TEST(share.served(3) == 2200);
 }
 

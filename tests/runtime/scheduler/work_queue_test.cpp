@@ -33,7 +33,7 @@ BOOST_FIXTURE_TEST_SUITE(work_queue, Fixture)
 BOOST_AUTO_TEST_CASE(a_worker_is_reserved_for_short_work) {
   const auto a = add(kLong), b = add(20 * kLong);
   BOOST_TEST((start() == Numbers{a}));
-  for (int i = 0; i < 10; ++i) {  // many short ones while the long one goes on
+  for (int i = 0; i < 10; ++i) {  // many short ones while the long one runs
     const auto small = add(kShort);
     BOOST_TEST((start() == Numbers{small}));
     BOOST_TEST(queue.finish(1, now) == small);

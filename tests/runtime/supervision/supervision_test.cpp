@@ -107,7 +107,7 @@ class World {
     while (now_ < deadline && !serves_all()) step();
     return serves_all();
   }
-  /// The Supervisor is stopped; nobody hears of it.
+  /// The Supervisor is stopped (SIGSTOP), without notice.
   void sleep(double seconds) {
     asleep_until_ = now_ + seconds;
     while (now_ < asleep_until_ + 2 * kNodeTimeout_s) step();
@@ -136,7 +136,7 @@ class World {
     }
     later(absence_s, [this] { start_supervisor(); });
   }
-  /// The Supervisor dies when the RequestRouter has heard that the group ends, and nobody else.
+  /// The Supervisor dies when only the RequestRouter has been notified that the group ends.
   void die_ending_group(std::size_t group) {
     dies_at_loss_ = true;
     tell([&] { BOOST_TEST(core_->end_group(now_, group).ok()); });
@@ -178,7 +178,7 @@ class World {
     std::size_t node = 0;
     bool alive = true;
   };
-  /// What the RequestRouter knows of a group; engines are known by their OutputProcessor.
+  /// The RequestRouter's state of a group; engines are identified by their OutputProcessor.
   struct RoutedGroup {
     ActorId engine = kNobody;
     ActorId lost = kNobody;  ///< the last one whose requests it has taken back
@@ -235,7 +235,7 @@ class World {
       for (const Command& command : commands) {
         BOOST_REQUIRE_MESSAGE(!quit_, "there is a command behind the last one");
         std::visit([this](const auto& what) { carry_out(what); }, command);
-        // The RequestRouter has taken the requests back, and what ran them has not been ended.
+        // The RequestRouter has taken the requests back, but their engine has not been ended.
         if (std::holds_alternative<SendLoss>(command) && answered_ &&
             (std::exchange(dies_at_loss_, false) || one_in(20)))
           kill_supervisor(delay(2));
@@ -312,7 +312,7 @@ class World {
     actors_.emplace(++last_actor_, Actor{node});
     return last_actor_;
   }
-  /// Nobody hears of an actor that ends where nobody is heard.
+  /// The end of an actor on a disconnected host is not reported.
   void end_actor(ActorId id, bool unreachable) {
     Actor& actor = actors_.at(id);
     if (!std::exchange(actor.alive, false) || !watched_.contains(id)) return;
@@ -384,7 +384,7 @@ class World {
       });
     });
   }
-  /// Each group that serves, with an engine whose requests the router has not taken back.
+  /// Each serving group, with an engine whose requests the router has not taken back.
   bool router_has_engines() const {
     const auto routed = routed_.find(core_->router());
     const auto groups = core_->status().groups;
@@ -401,7 +401,7 @@ class World {
     return found.alive && !processes_[found.node].silent;
   }
 
-  // ---- What the core wants
+  // ---- The commands of the core
 
   /// `answer` is called with an error or none, now or when the deadline has passed.
   void ask(ActorId whom, const std::function<void(std::optional<Error>)>& answer) {
@@ -446,7 +446,7 @@ class World {
       return core_->process_failed(now_, what.node, what.life,
                                    {ErrorCode::kIo, "there is no such program"});
     }
-    if (process.running) {  // of somebody who was faster by hand: this one will be refused
+    if (process.running) {  // started by hand before: this one will be rejected
       BOOST_TEST(!process.is_child, "a second process for node " << what.node);
     }
     process = {.running = true,
@@ -578,7 +578,7 @@ class World {
     watched_.insert(what.actor);
     Actor& actor = actors_.at(what.actor);
     if (actor.alive) return;
-    actor.alive = true;  // its end is told again
+    actor.alive = true;  // its end is reported again
     end_actor(what.actor, !processes_[actor.node].running);
   }
   void carry_out(const EndActor& what) {
@@ -681,7 +681,7 @@ class World {
   std::map<ActorId, std::map<std::uint32_t, RoutedGroup>> routed_;  ///< by RequestRouter
   std::map<ActorId, std::vector<ActorId>> encoders_seen_;  ///< by node: what it was told last
   std::set<ActorId> watched_;
-  std::set<ActorId> handles_;  ///< whom commands may name
+  std::set<ActorId> handles_;  ///< that commands may name
   ActorId last_actor_ = kNobody;
   std::int64_t last_pid_ = 100;
   std::uint64_t num_events_ = 0;

@@ -21,7 +21,7 @@ std::string step_values() {
   return number_of(3, 4) + "abc" + number_of(2, 1) + handle_of(5, kPeer) + handle_of(0, kPeer);
 }
 
-/// What the gate says of these bytes; empty: they pass.
+/// The gate's error for these bytes; empty: they pass.
 std::string verdict(const std::string& bytes, Side side = Side::kAccepts) {
   std::string error;
   for (const std::size_t piece : {std::size_t{1}, std::size_t{33}, bytes.size() + 1}) {
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
   BOOST_TEST(verdict_of({.operation = 2, .destination = 5},
                         number_of(1, 1) + handle_of(3, kPeer) + message_of("", "").substr(1)) ==
              "malformed frame: a message with forwarding actors");
-  // CAF ends an actor that hears of an error it has not asked for.
+  // CAF ends an actor that receives an unexpected error.
   BOOST_TEST(verdict_of_message("+@error", error_of(3)) ==
              "malformed frame: an unsolicited message '+@error'");
   BOOST_TEST(verdict_of_message("", "") == "malformed frame: an unsolicited message ''");

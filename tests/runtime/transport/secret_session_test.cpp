@@ -26,7 +26,7 @@ struct Pair {
         acceptor(accepts, sockets[1].get(), Side::kAccepts) {}
 };
 
-/// What a session that accepts says of whoever sends these bytes.
+/// The error of an accepting session for a peer that sends these bytes.
 std::string answer_to(std::string_view bytes) {
   const auto sockets = make_socket_pair();
   SecretSession acceptor("secret", sockets[1].get(), Side::kAccepts);
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(peers_with_the_same_secret_accept_each_other) {
 BOOST_AUTO_TEST_CASE(a_peer_without_the_secret_gets_no_proof) {
   Pair pair("guess", "secret");
   static_cast<void>(pair.acceptor.write(std::string_view("first word")));
-  BOOST_TEST(pair.connector.read({}).has_value());  // hears the challenge and answers it
+  BOOST_TEST(pair.connector.read({}).has_value());  // reads the challenge and answers it
   BOOST_TEST(!pair.acceptor.read({}).has_value());
   BOOST_TEST(pair.acceptor.error() == "the peer does not know the secret");
   BOOST_TEST(!pair.acceptor.established());

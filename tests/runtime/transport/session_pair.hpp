@@ -1,5 +1,5 @@
 #pragma once
-// Two sessions that speak with each other without a network.
+// Two sessions that are connected without a network.
 
 #include <sys/socket.h>
 

@@ -125,7 +125,7 @@ BOOST_FIXTURE_TEST_CASE(a_worker_that_leaves_is_named_and_the_engine_wakes, Fixt
   BOOST_REQUIRE(!answer.ok());
   BOOST_TEST((answer.error().code == ErrorCode::kAborted));
   BOOST_TEST(answer.error().message.starts_with("worker of rank 3: "));
-  // Nobody waits for it.
+  // Its result is not awaited.
   for (std::uint64_t n = 0; n < 20; ++n) {
     BOOST_REQUIRE(engine->send(step_of(n), patient()).ok());
     taken<SchedulerOutput>(first->receive(patient()));

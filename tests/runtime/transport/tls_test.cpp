@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(a_renewed_certificate_is_used_for_new_connections) {
   const auto second = source->context();
   BOOST_TEST(second != first);
   BOOST_TEST(source->context() == second);
-  Pair pair(first, second);  // who has the old one is still let in
+  Pair pair(first, second);  // peers with the old one are still accepted
   BOOST_TEST(write_some(pair.connector, "a") >= 0);
   BOOST_TEST(read_some(pair.acceptor, pair.connector) == "a");
   std::filesystem::remove(files.certificate);

@@ -1,5 +1,5 @@
 #pragma once
-// The thread on which a worker's side of a KV connector reads and writes what it keeps.
+// The thread on which a worker's side of a connector reads and writes what it keeps.
 
 #include <condition_variable>
 #include <cstddef>
@@ -8,28 +8,31 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace troupe {
 
 /// Performs jobs on a thread of its own, in their order. What is to be saved and waits takes at
-/// most kMaxWaitingBytes, or is one job. `Job` is a variant; `Load` is one of its kinds, and what
-/// performing it gives is a `Loaded`. Used by one thread.
-template <class Job, class Load, class Loaded>
+/// most `max_waiting_bytes`, or is one job. What performing a job gives, if it is to be known, is a
+/// `Done`. Used by one thread.
+template <class Job, class Done>
 class TransferThread {
  public:
   static constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
 
-  explicit TransferThread(std::function<void(Job&)> perform)
-      : perform_(std::move(perform)), thread_([this] { run(); }) {}
-  /// Performs what waits, but for loads, which are dropped.
+  /// `is_dropped`: jobs that nobody needs at the end.
+  TransferThread(std::function<void(Job&)> perform, std::function<bool(const Job&)> is_dropped,
+                 std::size_t max_waiting_bytes = kMaxWaitingBytes)
+      : perform_(std::move(perform)),
+        is_dropped_(std::move(is_dropped)),
+        max_waiting_bytes_(max_waiting_bytes),
+        thread_([this] { run(); }) {}
+  /// Performs what waits and is not dropped.
   ~TransferThread() {
     {
       const std::lock_guard lock(mutex_);
       ends_ = true;
-      std::erase_if(jobs_,
-                    [](const Waiting& each) { return std::holds_alternative<Load>(each.job); });
+      std::erase_if(jobs_, [this](const Waiting& each) { return is_dropped_(each.job); });
     }
     changed_.notify_all();
     thread_.join();
@@ -43,7 +46,7 @@ class TransferThread {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] {
         return num_bytes == 0 || waiting_bytes_ == 0 ||
-               waiting_bytes_ + num_bytes <= kMaxWaitingBytes;
+               waiting_bytes_ + num_bytes <= max_waiting_bytes_;
       });
       waiting_bytes_ += num_bytes;
       jobs_.push_back({std::move(job), num_bytes});
@@ -51,14 +54,14 @@ class TransferThread {
     changed_.notify_all();
   }
   /// For `perform`.
-  void deliver(Loaded loaded) {
+  void deliver(Done done) {
     const std::lock_guard lock(mutex_);
-    loaded_.push_back(std::move(loaded));
+    done_.push_back(std::move(done));
   }
   /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded() {
+  [[nodiscard]] std::vector<Done> take_done() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(loaded_, {});
+    return std::exchange(done_, {});
   }
 
  private:
@@ -83,11 +86,13 @@ class TransferThread {
   }
 
   std::function<void(Job&)> perform_;
+  std::function<bool(const Job&)> is_dropped_;
+  std::size_t max_waiting_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Waiting> jobs_;
   std::size_t waiting_bytes_ = 0;
-  std::vector<Loaded> loaded_;
+  std::vector<Done> done_;
   bool ends_ = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -1,4 +1,4 @@
-#include "runtime/multimodal/shared_items.hpp"
+#include "runtime/transport/shared_items.hpp"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -8,13 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/interprocess/mapped_region.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <optional>
-#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
 
 namespace troupe {
 namespace {
@@ -29,7 +29,7 @@ namespace {
 namespace ipc = boost::interprocess;
 using namespace std::chrono_literals;
 
-constexpr std::array<char, 8> kItemsMagic = {'T', 'r', 'o', 'u', 'p', 'e', 'M', '1'};
+constexpr std::array<char, 8> kItemsMagic = {'T', 'r', 'o', 'u', 'p', 'e', 'M', '2'};
 /// Of the mutex within the segment, and of the lock of its file.
 constexpr auto kMutexDeadline = 1s;
 constexpr auto kMutexPoll = 100us;
@@ -38,18 +38,13 @@ constexpr std::size_t kBytesPerSlot = std::size_t{64} << 10;
 constexpr std::uint64_t kMinSlots = 64;
 constexpr std::uint64_t kMaxSlots = 16384;
 constexpr std::size_t kItemAlignment = 64;
-
-struct ItemSlot {
-  std::array<std::uint8_t, 16> key{};
-  std::uint64_t position = 0;  ///< in the ring, counted on and on
-  std::uint64_t num_bytes = 0;
-  std::uint64_t num_parts = 0;  ///< of the picture, whose first item it is; 0: it is another part
-};
+constexpr int kNoHolder = -1;
 
 /// At the begin of the segment; the slots follow, then the ring.
 /// Invariant: the items of slots [first, next) (modulo num_slots) lie in the ring, in this order.
 struct RingHeader {
   std::array<char, 8> magic{};
+  std::uint64_t id = 0;  ///< random
   std::uint64_t num_slots = 0;
   std::uint64_t ring_offset = 0;
   std::uint64_t ring_bytes = 0;
@@ -63,9 +58,7 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kItemAlignment - 1) / kItemAlignment * kItemAlignment;
 }
 
-std::array<std::uint8_t, 16> key_of(const std::string& item_identifier) {
-  return xxh3_128(item_identifier);
-}
+std::array<std::uint8_t, 16> key_of(const std::string& name) { return xxh3_128(name); }
 
 Error items_error(const std::string& what, const std::filesystem::path& file) {
   return {ErrorCode::kIo, "cannot " + what + " " + file.string() + ": " + std::strerror(errno)};
@@ -87,6 +80,26 @@ bool try_flock(const FileDescriptor& file, int how) {
   return result == 0;
 }
 
+/// The lock of one byte of a file, which ends with the process. False: another one has it.
+bool try_lock_byte(const FileDescriptor& file, int number) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = number;
+  lock.l_len = 1;
+  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0;
+}
+
+/// Whether somebody else has that lock.
+bool is_byte_locked(const FileDescriptor& file, int number) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = number;
+  lock.l_len = 1;
+  return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
 bool make_mutex(pthread_mutex_t& mutex) {
   pthread_mutexattr_t attributes;
   if (pthread_mutexattr_init(&attributes) != 0) return false;
@@ -99,32 +112,61 @@ bool make_mutex(pthread_mutex_t& mutex) {
 
 }  // namespace
 
+struct SharedItems::Slot {
+  std::array<std::uint8_t, 16> key{};
+  std::uint64_t position = 0;  ///< in the ring, counted on and on
+  std::uint64_t num_bytes = 0;
+  std::uint64_t num_parts = 0;  ///< that it is the first of; 0: it is another part
+  std::uint64_t holders = 0;    ///< who has pinned it: a bit for each number
+  std::uint64_t is_gone = 0;    ///< it has no name any more
+};
+
 struct SharedItems::Segment {
   FileDescriptor file;
   std::optional<ipc::mapped_region> region;
+  int holder = kNoHolder;
 
   [[nodiscard]] char* bytes() const { return static_cast<char*>(region->get_address()); }
   [[nodiscard]] RingHeader& header() const {
     return *std::launder(reinterpret_cast<RingHeader*>(bytes()));
   }
-  [[nodiscard]] ItemSlot& slot(std::uint64_t number) const {
-    auto* const slots = reinterpret_cast<ItemSlot*>(bytes() + aligned(sizeof(RingHeader)));
+  [[nodiscard]] Slot& slot(std::uint64_t number) const {
+    auto* const slots = reinterpret_cast<Slot*>(bytes() + aligned(sizeof(RingHeader)));
     return *std::launder(slots + number % header().num_slots);
   }
-  [[nodiscard]] char* data(const ItemSlot& item) const {
+  [[nodiscard]] char* data(const Slot& item) const {
     return bytes() + header().ring_offset + item.position % header().ring_bytes;
   }
-  [[nodiscard]] const ItemSlot* find(const std::string& item_identifier) const {
-    const auto key = key_of(item_identifier);
+  /// The youngest one that `matches`; null: none.
+  template <class Matches>
+  [[nodiscard]] Slot* find_slot(Matches&& matches) const {
     for (std::uint64_t i = header().next; i > header().first; --i)
-      if (slot(i - 1).key == key) return &slot(i - 1);
+      if (matches(slot(i - 1))) return &slot(i - 1);
     return nullptr;
   }
-  void empty() const { header().first = header().next; }
+  [[nodiscard]] Slot* find(const std::string& name) const {
+    const auto key = key_of(name);
+    return find_slot([&](const Slot& item) { return item.is_gone == 0 && item.key == key; });
+  }
+  /// Drops the pins of those who have ended.
+  [[nodiscard]] bool is_pinned(Slot& item) const {
+    for (int number = 0; item.holders != 0 && number < int{kMaxHolders}; ++number) {
+      const std::uint64_t bit = std::uint64_t{1} << number;
+      if ((item.holders & bit) != 0 && number != holder && !is_byte_locked(file, number))
+        item.holders &= ~bit;
+    }
+    return item.holders != 0;
+  }
+  void forget_all() const {
+    RingHeader& ring = header();
+    for (std::uint64_t i = ring.first; i < ring.next; ++i) slot(i).is_gone = 1;
+    while (ring.first < ring.next && !is_pinned(slot(ring.first))) ++ring.first;
+  }
 
-  /// Pre: it is within the ring's size, and not there yet.
-  void add(const std::string& item_identifier, std::span<const char> data_of_item,
-           std::uint64_t num_parts) const {
+  /// False: there is no room. Its stores are in such an order that the ring is whole after each of
+  /// them: whoever does this may be killed. Pre: it is within the ring's size, and not there yet.
+  [[nodiscard]] bool add(const std::string& name, std::span<const char> data_of_item,
+                         std::uint64_t num_parts) const {
     RingHeader& ring = header();
     const std::uint64_t num_bytes = aligned(data_of_item.size());
     std::uint64_t position = ring.end;
@@ -132,18 +174,26 @@ struct SharedItems::Segment {
     if (num_bytes > left) position += left;  // an item is in one piece
     while (ring.first < ring.next &&
            (ring.next - ring.first == ring.num_slots ||
-            position + num_bytes - slot(ring.first).position > ring.ring_bytes))
+            position + num_bytes - slot(ring.first).position > ring.ring_bytes)) {
+      if (is_pinned(slot(ring.first))) return false;
       ++ring.first;
-    const ItemSlot item{key_of(item_identifier), position, data_of_item.size(), num_parts};
+    }
     // Without the memory, writing would end the process.
     const auto offset = ring.ring_offset + position % ring.ring_bytes;
     if (::posix_fallocate(file.get(), static_cast<off_t>(offset), static_cast<off_t>(num_bytes)) !=
         0)
-      return;
+      return false;
+    Slot& item = slot(ring.next);
+    item = {.key = key_of(name),
+            .position = position,
+            .num_bytes = data_of_item.size(),
+            .num_parts = num_parts};
     std::memcpy(data(item), data_of_item.data(), data_of_item.size());
-    slot(ring.next) = item;
-    ++ring.next;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     ring.end = position + num_bytes;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    ++ring.next;
+    return true;
   }
 };
 
@@ -160,8 +210,8 @@ class SharedItems::Lock {
       result = pthread_mutex_trylock(&segment.header().mutex);
     }
     if (result == EOWNERDEAD) {
-      log_warning("a process has died while it changed the cache of pictures, which is emptied");
-      segment.empty();
+      log_warning("a process has died while it changed the cache of pictures, which forgets all of them");
+      segment.forget_all();
       pthread_mutex_consistent(&segment.header().mutex);
     } else if (result != 0) {
       log_warning("the shared cache of pictures is not used: its lock could not be had",
@@ -198,8 +248,11 @@ Result<std::shared_ptr<SharedItems>> SharedItems::open(Options options) {
   const auto deadline = std::chrono::steady_clock::now() + kFileDeadline;
   while (std::chrono::steady_clock::now() < deadline) {
     std::shared_ptr<SharedItems> items(new SharedItems(options));
-    ASSIGN_OR_RETURN(const bool entered, items->enter());
-    if (entered) return items;
+    ASSIGN_OR_RETURN(const bool entered, items->enter(/*may_create=*/true));
+    if (entered) {
+      items->take_holder_number();
+      return items;
+    }
     items->segment_->file = FileDescriptor();  // it is not ours to remove
     std::this_thread::sleep_for(5ms);
   }
@@ -207,10 +260,23 @@ Result<std::shared_ptr<SharedItems>> SharedItems::open(Options options) {
                options.file.string() + " is locked by another process, or removed again and again"};
 }
 
-Result<bool> SharedItems::enter() {
+Result<std::shared_ptr<SharedItems>> SharedItems::open_for(const SharedItemAddress& address) {
+  std::shared_ptr<SharedItems> items(new SharedItems({.file = address.file}));
+  ASSIGN_OR_RETURN(const bool entered, items->enter(/*may_create=*/false));
+  if (!entered || items->segment_->header().id != address.segment) {
+    items->segment_->file = FileDescriptor();  // it is not ours to remove
+    return Error{ErrorCode::kNotFound, "the shared cache of pictures " + address.file +
+                                           " is another one (by now)"};
+  }
+  items->take_holder_number();
+  return items;
+}
+
+Result<bool> SharedItems::enter(bool may_create) {
   Segment& segment = *segment_;
-  segment.file = FileDescriptor(
-      ::open(options_.file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  segment.file = FileDescriptor(::open(options_.file.c_str(),
+                                       O_RDWR | (may_create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW,
+                                       S_IRUSR | S_IWUSR));
   if (!segment.file.valid()) return items_error("open", options_.file);
   struct stat status {};
   if (::fstat(segment.file.get(), &status) != 0) return items_error("read", options_.file);
@@ -221,7 +287,7 @@ Result<bool> SharedItems::enter() {
                  options_.file.string() + " is not a file of this user that is closed to others"};
   }
   RingHeader fresh;
-  const bool is_first = try_flock(segment.file, LOCK_EX);
+  const bool is_first = may_create && try_flock(segment.file, LOCK_EX);
   if (is_first) {
     std::error_code error;
     const auto space = std::filesystem::space(options_.file.parent_path(), error);
@@ -233,8 +299,9 @@ Result<bool> SharedItems::enter() {
           "the shared cache of pictures is smaller than mm-processor-cache-gb says: there "
           "is no more memory",
           kv("file", options_.file.string()), kv("bytes", max_bytes));
+    fresh.id = random_bits();
     fresh.num_slots = std::clamp<std::uint64_t>(max_bytes / kBytesPerSlot, kMinSlots, kMaxSlots);
-    fresh.ring_offset = aligned(aligned(sizeof(RingHeader)) + fresh.num_slots * sizeof(ItemSlot));
+    fresh.ring_offset = aligned(aligned(sizeof(RingHeader)) + fresh.num_slots * sizeof(Slot));
     fresh.ring_bytes = (max_bytes - fresh.ring_offset) / kItemAlignment * kItemAlignment;
     const auto num_bytes = static_cast<off_t>(fresh.ring_offset + fresh.ring_bytes);
     if (::ftruncate(segment.file.get(), 0) != 0 || ::ftruncate(segment.file.get(), num_bytes) != 0)
@@ -268,43 +335,120 @@ Result<bool> SharedItems::enter() {
          header.ring_offset + header.ring_bytes <= static_cast<std::size_t>(status.st_size);
 }
 
-std::size_t SharedItems::num_parts(const std::string& identifier) {
+void SharedItems::take_holder_number() {
+  int number = 0;
+  while (number < int{kMaxHolders} && !try_lock_byte(segment_->file, number)) ++number;
   const Lock lock(*segment_);
-  if (!lock) return 0;
-  const ItemSlot* const first = segment_->find(identifier);
-  if (first == nullptr) return 0;
-  for (std::size_t part = 1; part < first->num_parts; ++part)
-    if (segment_->find(part_identifier(identifier, part)) == nullptr) return 0;
-  return first->num_parts;
+  if (!lock || number == int{kMaxHolders}) return;
+  // Pins of an earlier holder with this number.
+  const RingHeader& ring = segment_->header();
+  for (std::uint64_t i = ring.first; i < ring.next; ++i)
+    segment_->slot(i).holders &= ~(std::uint64_t{1} << number);
+  segment_->holder = number;
 }
 
-ItemData SharedItems::find(const std::string& item_identifier) {
+std::size_t SharedItems::num_parts(const std::string& name) {
   const Lock lock(*segment_);
-  if (!lock) return nullptr;
-  const ItemSlot* const item = segment_->find(item_identifier);
+  const Slot* const first = lock ? segment_->find(name) : nullptr;
+  return first == nullptr ? 0 : first->num_parts;
+}
+
+bool SharedItems::has(const std::string& name) {
+  const Lock lock(*segment_);
+  return lock && segment_->find(name) != nullptr;
+}
+
+SharedItems::Bytes SharedItems::find(const std::string& name) {
+  const Lock lock(*segment_);
+  const Slot* const item = lock ? segment_->find(name) : nullptr;
   if (item == nullptr) return nullptr;
   const char* const begin = segment_->data(*item);
   return std::make_shared<const std::vector<char>>(begin, begin + item->num_bytes);
 }
 
-void SharedItems::keep(const std::string& identifier, const std::vector<ItemData>& parts) {
+void SharedItems::keep(std::span<const std::string> names, std::span<const Bytes> parts) {
   std::size_t num_bytes = 0;
-  for (const ItemData& part : parts) {
+  for (const Bytes& part : parts) {
     if (part->size() > options_.max_object_bytes) return;
     num_bytes += aligned(part->size());
   }
   const Lock lock(*segment_);
   if (!lock || num_bytes > segment_->header().ring_bytes / 2) return;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    const std::string name = part_identifier(identifier, part);
-    if (segment_->find(name) == nullptr)
-      segment_->add(name, *parts[part], part == 0 ? parts.size() : 0);
-  }
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    if (segment_->find(names[part]) == nullptr &&
+        !segment_->add(names[part], *parts[part], part == 0 ? parts.size() : 0))
+      return;
 }
 
 void SharedItems::clear() {
   const Lock lock(*segment_);
-  if (lock) segment_->empty();
+  if (lock) segment_->forget_all();
+}
+
+SharedItems::Pinned SharedItems::pin(Slot& slot) {
+  const std::uint64_t position = slot.position;
+  slot.holders |= std::uint64_t{1} << segment_->holder;
+  if (++pins_[position] == 1) pinned_bytes_ += slot.num_bytes;
+  return {.address = {.segment = segment_->header().id,
+                      .position = position,
+                      .num_bytes = slot.num_bytes,
+                      .file = options_.file},
+          .bytes = {segment_->data(slot), slot.num_bytes},
+          .pin = std::shared_ptr<const void>(
+              segment_.get(),
+              [items = shared_from_this(), position, num_bytes = slot.num_bytes](const void*) {
+                items->unpin(position, num_bytes);
+              })};
+}
+
+std::optional<SharedItems::Pinned> SharedItems::pin(const std::string& name) {
+  const Lock lock(*segment_);
+  if (!lock || segment_->holder == kNoHolder) return std::nullopt;
+  Slot* const item = segment_->find(name);
+  if (item == nullptr) return std::nullopt;
+  const std::lock_guard pins_lock(pins_mutex_);
+  if (!pins_.contains(item->position) &&
+      pinned_bytes_ + item->num_bytes > segment_->header().ring_bytes / 2)
+    return std::nullopt;
+  return pin(*item);
+}
+
+std::optional<SharedItems::Pinned> SharedItems::pin(const SharedItemAddress& address) {
+  const Lock lock(*segment_);
+  if (!lock || segment_->holder == kNoHolder || segment_->header().id != address.segment)
+    return std::nullopt;
+  Slot* const item = segment_->find_slot([&](const Slot& each) {
+    return each.position == address.position && each.num_bytes == address.num_bytes;
+  });
+  if (item == nullptr) return std::nullopt;
+  const std::lock_guard pins_lock(pins_mutex_);
+  return pin(*item);
+}
+
+void SharedItems::unpin(std::uint64_t position, std::size_t num_bytes) {
+  // Without the segment's lock the pin stays until this holder ends.
+  const Lock lock(*segment_);
+  const std::lock_guard pins_lock(pins_mutex_);
+  const auto pinned = pins_.find(position);
+  if (--pinned->second > 0) return;
+  pins_.erase(pinned);
+  pinned_bytes_ -= num_bytes;
+  if (!lock) return;
+  Slot* const item =
+      segment_->find_slot([&](const Slot& each) { return each.position == position; });
+  if (item != nullptr) item->holders &= ~(std::uint64_t{1} << segment_->holder);
+}
+
+Result<SharedItems::Pinned> SharedItemReader::read(const SharedItemAddress& address) {
+  if (items_ == nullptr || segment_ != address.segment) {
+    ASSIGN_OR_RETURN(items_, SharedItems::open_for(address));
+    segment_ = address.segment;
+  }
+  auto pinned = items_->pin(address);
+  if (!pinned)
+    return Error{ErrorCode::kNotFound, "the shared cache of pictures in " + address.file +
+                                           " does not have it (any more)"};
+  return *std::move(pinned);
 }
 
 }  // namespace troupe
