@@ -151,7 +151,8 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::
     // then for certain.
     const bool has_sampled = row.samples && !request.failed;
     const std::int32_t step_end =
-        has_sampled ? num_known : std::min(num_known, begin + row.num_tokens + shift);
+        has_sampled ? num_known
+                    : std::min(num_known, request.num_computed_tokens + row.num_tokens + shift);
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(num_slots, step_end - shift));
     const std::int64_t wanted = num_wanted(row, num_drafts, num_slots);
     if (begin >= end) continue;
