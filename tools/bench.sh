@@ -11,6 +11,7 @@
 #                 encoder and the preprocessing of pictures
 #   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], qwen3-moe, llama-1b or gemma3-1b
 #   ROUNDS        repetitions of each workload on each engine [3]
+#   SERVER_OPTIONS  of `troupe serve`, for the parts that start servers of one engine: '--threads 1'
 #   LENGTHS       tokens of the prompts that are offloaded ['2048 16384']
 # tools/bench/bench_peers.py --help explains the comparison of engines.
 set -euo pipefail
@@ -175,7 +176,7 @@ adapters() {
   heading 'Sixteen adapters in a batch beside one, in turns'
   [[ $python ]] || return 0
   record adapters "$python" "$bench/bench_adapters.py" "$(made qwen3-0.6b)" "$rounds"
-  row '16 adapters in a batch of 16, by one' '> 0.8' "$(sed -n 's/.*sixteen by one //p' "$out/adapters.txt")"
+  row '16 adapters in a batch of 16, by one' '> 0.8' "$(sed -n 's/.*of time: .*sixteen by one //p' "$out/adapters.txt")"
 }
 
 cache_server() {

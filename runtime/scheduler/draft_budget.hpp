@@ -29,6 +29,11 @@ class DraftBudget {
     const double seconds = now - since_;
     since_ = now;
     num_open_ = std::max(num_open_ - 1, 0);
+    if (has_verified_) {
+      num_right_ *= kMemory;
+      num_wrong_ *= kMemory;
+      has_verified_ = false;
+    }
     if (num_rows <= 0 || seconds <= 0) return;
     if (num_rows >= kLargeStep && step_s_ > 0) {
       average(row_s_, std::max(seconds - step_s_, seconds / 2) / num_rows);
@@ -42,14 +47,17 @@ class DraftBudget {
 
   /// A request's guesses of a step: so many of them came true.
   void on_verified(std::int32_t num_drafts, std::int32_t num_accepted) noexcept {
-    num_right_ = kMemory * num_right_ + num_accepted;
-    num_wrong_ = kMemory * num_wrong_ + (num_accepted < num_drafts ? 1 : 0);
+    num_right_ += num_accepted;
+    num_wrong_ += num_accepted < num_drafts ? 1 : 0;
+    has_verified_ = true;
   }
 
-  /// For each of the requests of a step, at most so many.
-  [[nodiscard]] std::int32_t next(std::int32_t num_requests, std::int32_t most) noexcept {
-    const double cost = row_cost(num_requests);
-    const double likelihood = (num_right_ + 1) / (num_right_ + num_wrong_ + 1);
+  /// For each of the requests of a step, at most so many. `guess_cost`: of a guess besides its row,
+  /// in units of what a token costs.
+  [[nodiscard]] std::int32_t next(std::int32_t num_requests, std::int32_t most,
+                                  double guess_cost = 0) noexcept {
+    const double cost = kMargin * (row_cost(num_requests) + guess_cost);
+    const double likelihood = (num_right_ + kPrior) / (num_right_ + num_wrong_ + kPrior);
     std::int32_t count = 0;
     for (double all = likelihood; count < most && all >= cost; all *= likelihood) ++count;
     if (count > 0) num_skipped_ = 0;
@@ -71,13 +79,16 @@ class DraftBudget {
   }
 
   static constexpr double kUsualRow = 1.0 / 16;
-  static constexpr double kMemory = 0.98;  ///< of what was verified before, per request and step
+  static constexpr double kMargin = 1.25;  ///< times are estimates
+  static constexpr double kMemory = 0.9;   ///< of what was verified before, per step that verifies
+  static constexpr double kPrior = 0.2;    ///< guesses that came true before the first one
   double since_ = 0;
   std::int32_t num_open_ = 0;
   double step_s_ = 0;  ///< a; 0: not known
   double row_s_ = 0;   ///< b; 0: not known
   double num_right_ = 0;
   double num_wrong_ = 0;
+  bool has_verified_ = false;     ///< since the last step was done
   std::int32_t num_skipped_ = 0;  ///< steps without guesses, since there were some
 };
 

@@ -320,13 +320,20 @@ std::int32_t Scheduler::keep_prefill_lookahead(const RequestState& request,
 
 // ---- the step's result --------------------------------------------------------------------------
 
+namespace {
+/// Of a pass of a draft model or head, about, in units of a step of one request.
+constexpr double kComputedGuess = 0.1;
+}  // namespace
+
 std::int32_t Scheduler::num_drafts_to_make(std::size_t num_scheduled) {
   const SpeculativeConfig& speculative = config_.speculative;
   const std::int32_t most = speculative.dynamic_lookup.empty() || num_scheduled == 0
                                 ? speculative.num_draft_tokens
                                 : speculative.dynamic_lookup[num_scheduled];
   if (!speculative.adaptive || num_scheduled == 0) return most;
-  return draft_budget_.next(static_cast<std::int32_t>(num_scheduled), most);
+  // What is looked up costs nothing; a draft model or head computes, and has slots for it.
+  const double guess_cost = speculative.num_lookahead_tokens > 0 ? kComputedGuess : 0;
+  return draft_budget_.next(static_cast<std::int32_t>(num_scheduled), most, guess_cost);
 }
 
 SchedulerOutput Scheduler::build_output(const StepPlan& plan) {

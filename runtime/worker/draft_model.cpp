@@ -8,6 +8,17 @@
 #include "runtime/models/layers.hpp"
 
 namespace troupe {
+namespace {
+
+/// Behind a window or a chunk blocks are freed, and then belong to others.
+bool keeps_all_blocks(const Model& model, const WorkerOptions& options) {
+  return std::ranges::all_of(
+      model.kv_cache_specs(options.block_size, DType::kF32), [](const LayerCacheSpec& layer) {
+        return layer.spec.is<FullAttentionSpec>() || layer.spec.is<MlaSpec>();
+      });
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& options, Device& device,
                                                      LoadedModel& target,
@@ -78,9 +89,9 @@ Result<void> DraftModel::prepare_stage(const WorkerOptions& options, LoadedModel
 Result<void> DraftModel::reserve_memory(std::int64_t vocab_size) {
   Model& model = *loaded_.model;
   // A step's own tokens, and of each of its requests the one that it has got, and those before.
-  const std::int64_t max_behind = head_ == nullptr ? kMaxBehind : 0;
+  if (head_ == nullptr && keeps_all_blocks(model, options_)) max_behind_ = kMaxBehind;
   const std::int64_t max_tokens =
-      options_.max_num_batched_tokens + (1 + max_behind) * max_num_drafts();
+      options_.max_num_batched_tokens + (1 + max_behind_) * max_num_drafts();
   RETURN_IF_ERROR(
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
   ASSIGN_OR_RETURN(hidden_, allocate_floats(device_, max_num_drafts(), model.hidden_size(),
@@ -140,11 +151,12 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::
     // then for certain.
     const bool has_sampled = row.samples && !request.failed;
     const std::int32_t step_end =
-        has_sampled ? num_known : std::min(num_known, begin + row.num_tokens + shift);
+        has_sampled ? num_known
+                    : std::min(num_known, request.num_computed_tokens + row.num_tokens + shift);
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(num_slots, step_end - shift));
     const std::int64_t wanted = num_wanted(row, num_drafts, num_slots);
     if (begin >= end) continue;
-    const bool can_wait = num_drafts == 0 && head_ == nullptr && end - begin <= kMaxBehind;
+    const bool can_wait = num_drafts == 0 && end - begin <= max_behind_;
     request.first_behind = can_wait ? begin : WorkerRequest::kNoneBehind;
     if (can_wait) continue;
     if (head_ != nullptr) {

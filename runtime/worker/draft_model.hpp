@@ -27,9 +27,9 @@ namespace troupe {
 /// the other model's is, whoever uses the block next; and of every request that has a new token, it
 /// guesses the ones behind it. What it writes for guesses is overwritten in the next step.
 ///
-/// While nothing is to be guessed it computes the tokens of several steps at once, as that costs
-/// little more than those of one. If a request ends meanwhile, the last of them are missing:
-/// guesses behind blocks that hold them are poorer.
+/// While nothing is to be guessed, a model whose layers keep all tokens computes those of several
+/// steps at once, as that costs little more than those of one. If a request ends meanwhile, the
+/// last of them are missing: guesses behind blocks that hold them are poorer.
 ///
 /// A draft head (DraftHead) does the same with what the other model makes of its tokens. Its entry
 /// at a position depends on the token behind it, which need not be in the same block: so of blocks
@@ -120,7 +120,8 @@ class DraftModel {
   WorkerOptions options_;
   Device& device_;
   LoadedModel loaded_;
-  DraftHead* head_;  // loaded_'s model, if it is one
+  DraftHead* head_;              // loaded_'s model, if it is one
+  std::int64_t max_behind_ = 0;  // kMaxBehind, or none may wait
   std::vector<LayerKvCache> caches_;
   const BlockTables* tables_ = nullptr;
   std::optional<FlatBatch> batch_;  // none before set_cache

@@ -11,7 +11,7 @@ import sys
 
 import numpy
 
-from bench_support import QUIET, Server, decode_rate, in_turns, ratio, token_ids, vocabulary_of
+from bench_support import QUIET, Server, decode_rates, in_turns, rates_and_efforts, ratio, token_ids, vocabulary_of
 
 COUNT, RANK, PROMPT, TOKENS = 16, 16, 64, 48
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -56,16 +56,19 @@ def main():
     vocabulary = vocabulary_of(model)
 
     def work(adapters):
-        return decode_rate(server, [{"model": adapter, "prompt": token_ids(number, PROMPT, vocabulary), "max_tokens": TOKENS}
+        return decode_rates(server, [{"model": adapter, "prompt": token_ids(number, PROMPT, vocabulary), "max_tokens": TOKENS}
                                     for number, adapter in enumerate(adapters)])
     with Server(str(model), "--served-model-name", "base", "--enable-lora", "--max-loras", str(COUNT), "--max-cpu-loras",
                 str(COUNT), "--max-lora-rank", str(RANK), "--max-model-len", "512", *QUIET, "--lora-modules",
                 *(f"{name}={model / 'adapters' / name}" for name in names)) as server:
         found = in_turns(rounds, {"none": lambda: work(["base"] * COUNT), "one": lambda: work(names[:1] * COUNT),
                                   "sixteen": lambda: work(names)})
-    for name, values in found.items():
+    rates, efforts = rates_and_efforts(found)
+    for name, values in rates.items():
         print(f"{COUNT} requests, adapters: {name:8} {statistics.median(values):8.1f} tokens/s")
-    print(f"one by none {ratio(found, 'one', 'none'):.3f}, sixteen by one {ratio(found, 'sixteen', 'one'):.3f}")
+    for what, values in (("of CPU time", efforts), ("of time", rates)):
+        print(f"tokens per second {what}: one by none {ratio(values, 'one', 'none'):.3f}, sixteen by one "
+              f"{ratio(values, 'sixteen', 'one'):.3f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pathlib
 import statistics
 import sys
 
-from bench_support import cpu_seconds, decode_rate, in_turns, ratio, servers
+from bench_support import decode_rates, in_turns, rates_and_efforts, ratio, servers
 
 CONFIGS = {"ngram": {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
            "suffix": {"method": "suffix"}}
@@ -37,18 +37,14 @@ def main():
                                   for name, config in (given or CONFIGS).items()}
     shown = pathlib.Path(model).resolve().parent.name if pathlib.Path(model).name == "model" else pathlib.Path(model).name
 
-    def measure(name, text, clients):
-        server, first = running[name], next(firsts[name])
-        before = cpu_seconds(server.process.pid)
-        rate = decode_rate(server, requests(text, clients, first))
-        return rate, clients * TOKENS / (cpu_seconds(server.process.pid) - before)
     print(f"{'model':14} {'text':>14} {'clients':>8} {'drafts':>10} {'tokens/s':>10} {'by none':>8} {'CPU by none':>12}")
     with servers(**configs) as running:
         for text in ("repeating", "not repeating"):
             for clients in (1, 16):
                 firsts = {name: itertools.count(1, clients) for name in running}
-                found = in_turns(rounds, {name: lambda n=name: measure(n, text, clients) for name in running})
-                rates, efforts = ({name: [each[i] for each in values] for name, values in found.items()} for i in (0, 1))
+                found = in_turns(rounds, {
+                    name: lambda n=name: decode_rates(running[n], requests(text, clients, next(firsts[n]))) for name in running})
+                rates, efforts = rates_and_efforts(found)
                 for name in running:
                     print(f"{shown:14} {text:>14} {clients:>8} {name:>10} {statistics.median(rates[name]):>10.1f} "
                           f"{ratio(rates, name, 'none'):>8.3f} {ratio(efforts, name, 'none'):>12.3f}", flush=True)

@@ -1,12 +1,14 @@
 """What the measurements share: servers as a user starts them, timed requests, work in turns, and lines of progress.
 
-The binary is TROUPE_BINARY, by default build/release/troupe."""
+The binary is TROUPE_BINARY, by default build/release/troupe. Its servers get SERVER_OPTIONS, too: with "--threads 1" CPU time means
+most where the machine does other things beside."""
 import concurrent.futures
 import contextlib
 import json
 import os
 import pathlib
 import random
+import shlex
 import statistics
 import sys
 import time
@@ -20,7 +22,7 @@ from streams import allow_descriptors, read_streams  # noqa: E402, F401
 from support import BINARY, DEADLINE_S, Server, cpu_seconds, memory, wait_until  # noqa: E402, F401
 
 THREADS = len(os.sched_getaffinity(0))
-QUIET = ("--log-stats-interval-s", "0", "--log-level", "warning")
+QUIET = ("--log-stats-interval-s", "0", "--log-level", "warning", *shlex.split(os.environ.get("SERVER_OPTIONS", "")))
 
 
 def progress(text):
@@ -90,12 +92,16 @@ def at_once(function, items):
         return found, time.perf_counter() - start
 
 
-def decode_rate(server, requests):
-    """Tokens per second of requests at once, from the first token of the last one that begins: prefill does not count."""
+def decode_rates(server, requests):
+    """Tokens of requests at once by seconds, from the first token of the last one that begins, so that prefill does not count; and
+    by seconds of the server's CPU time, prefill included: what runs beside it weighs less there."""
+    before = cpu_seconds(server.process.pid)
     events, _ = at_once(lambda fields: stream(server, fields), requests)
     begin = max(each[0][0] for each in events)
     end = max(each[-1][0] for each in events)
-    return sum(count for each in events for when, count in each if when > begin) / (end - begin)
+    effort = cpu_seconds(server.process.pid) - before
+    return (sum(count for each in events for when, count in each if when > begin) / (end - begin),
+            sum(count for each in events for _, count in each) / effort)
 
 
 def in_turns(rounds, works):
@@ -114,6 +120,11 @@ def in_turns(rounds, works):
 def ratio(values, name, other):
     """The median of the rounds' ratios."""
     return statistics.median(a / b for a, b in zip(values[name], values[other]))
+
+
+def rates_and_efforts(values):
+    """Two such dictionaries of one whose values are pairs."""
+    return [{name: [pair[i] for pair in pairs] for name, pairs in values.items()} for i in (0, 1)]
 
 
 def percentile(values, share):

@@ -160,16 +160,16 @@ GGUF_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "sel
 
 
 def gguf_value(value):
-    if isinstance(value, bool):
-        raise TypeError(value)
+    """Its type, and its bytes. In arrays integers are signed, alone they are not."""
     if isinstance(value, int):
         return 4, struct.pack("<I", value)
     if isinstance(value, float):
         return 6, struct.pack("<f", value)
     if isinstance(value, str):
         return 8, struct.pack("<Q", len(value.encode())) + value.encode()
-    kind = gguf_value(value[0])[0]
-    return 9, struct.pack("<IQ", kind, len(value)) + b"".join(gguf_value(each)[1] for each in value)
+    if isinstance(value[0], int):
+        return 9, struct.pack("<IQ", 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
+    return 9, struct.pack("<IQ", 8, len(value)) + b"".join(gguf_value(each)[1] for each in value)
 
 
 def float32(bf16):
