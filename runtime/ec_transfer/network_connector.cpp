@@ -33,7 +33,7 @@ class NetworkStore final : public OutputStore {
                     std::span<const float> values) override {
     return local_->save(identifier, shape, values);
   }
-  /// An encoder's own: it asks nobody.
+  /// An encoder's own: without requests to others.
   bool is_immediate() const noexcept override { return remote_ == nullptr; }
 
  private:

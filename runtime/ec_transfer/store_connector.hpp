@@ -46,8 +46,8 @@ class StoreLookups {
   std::thread thread_;
 };
 
-/// Knows of each output that requests have whether the store has it, from the first query until the
-/// last of the requests has gone: what it then says of it may be too late, and shows when it is
+/// Remembers for each output of requests whether the store has it, from the first query until the
+/// last of the requests has finished. The answer may be outdated, which is detected when it is
 /// loaded.
 class StoreConnector final : public ECConnector {
  public:

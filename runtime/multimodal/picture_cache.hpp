@@ -1,17 +1,17 @@
 #pragma once
-// The processor cache: what was made of pictures, so that one that was seen is neither decoded nor
-// sent again. It has two sides: that of the front end, which makes items of pictures, and that of
-// the engine, which gets them. Kinds (--mm-processor-cache-type):
+// The processor cache: processed images, so that one that was seen is neither decoded nor sent
+// again. It has two sides: the front end, which processes images into items, and the engine, which
+// receives them. Kinds (--mm-processor-cache-type):
 //
-//   lru             the front end knows what it has sent, the engine keeps it; the items of a
-//                   picture that was sent have no data. Both drop what was used first.
-//   shm             both have the same segment of shared memory, which the processes of a host
-//                   share: items lie there, and have no data in messages. The oldest go first.
-//   processor_only  the front end keeps it, and sends it each time.
+//   lru             the engine caches items, the front end tracks which ones; the items of an
+//                   image that was sent have no data. Both evict the least recently used.
+//   shm             both use the same segment of shared memory, which the processes of a host
+//                   share: items are stored there, without data in messages. FIFO eviction.
+//   processor_only  the front end caches items, and sends them each time.
 //
-// What one side believes of the other may be wrong: after a restart, where requests come in another
-// order than they were prepared in, or in front of several front ends. Then the engine says what is
-// missing, and the request is prepared again with data (ItemsMissing).
+// The sides may disagree: after a restart, if requests arrive in another order than they were
+// prepared in, or with several front ends. Then the engine answers with the missing items, and the
+// request is prepared again with data (ItemsMissing).
 
 #include <cstddef>
 #include <filesystem>

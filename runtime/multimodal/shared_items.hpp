@@ -16,12 +16,12 @@ namespace troupe {
 /// A segment of shared memory (Boost.Interprocess) with a ring of items: a new one takes the place
 /// of the oldest. Thread-safe, and safe to use in several processes.
 ///
-/// Whoever uses the segment holds a shared lock (flock) on its file. Who opens it while nobody does
-/// begins it anew, and the last to leave removes it: what a killed process leaves behind is found
-/// empty. Within it a robust mutex guards everything: if its owner dies, the next one empties the
-/// ring. Nobody waits for it longer than a second: an item counts as not there then.
+/// Users of the segment hold a shared lock (flock) on its file. A process that opens it without
+/// other users initialises it, and the last user removes it, so that the next process resets what
+/// killed ones left. A robust mutex guards its contents: if its owner dies, the next one empties
+/// the ring. Lock attempts time out after a second: the item then counts as a miss.
 ///
-/// Memory is taken as items need it. Where the file system has no more, items are not kept.
+/// Memory is allocated on demand. If the file system is full, items are not cached.
 class SharedItems {
  public:
   struct Options {
