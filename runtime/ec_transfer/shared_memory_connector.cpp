@@ -61,7 +61,7 @@ bool lock_file(const FileDescriptor& file, int how) {
 }
 
 /// A folder of a memory file system with a segment, that is a file, for each output. A segment is
-/// renamed when it is complete, and never changed after that. Users of the folder have a shared lock
+/// renamed when it is complete, and not changed after that. Users of the folder have a shared lock
 /// on its file `users`, to evict an exclusive one on `room`; both end with the process.
 class SharedMemoryStore final : public OutputStore {
  public:

@@ -246,7 +246,7 @@ std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& p
 struct HeldCalls {
   Json all;             ///< FORMAT of one or more calls
   Json tags;            ///< how they may begin in a text
-  std::string trigger;  ///< of the tags; empty: calls cannot be told from text
+  std::string trigger;  ///< of the tags; empty: nothing tells a call from text
 };
 
 std::string_view without_space_behind(std::string_view text) {
