@@ -155,7 +155,7 @@ class TransferEngine {
     scheduler_->flush();
     return kv_cache_->pool().num_free_blocks();
   }
-  /// While requests have ended and others still may read their blocks, steps go on.
+  /// While others may still read the blocks of finished requests, steps continue.
   void step() {
     const SchedulerOutput step = run_now(scheduler_->schedule(0));
     static_cast<void>(run_now(scheduler_->update_from_output(step, execute(step), 0)));

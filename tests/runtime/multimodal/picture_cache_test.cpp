@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(processes_share_the_items_of_a_segment) {
   std::vector<MultiModalFeature> items = {item_of("p"), item_of("p-1"), item_of("large")};
   BOOST_TEST(engine->complete(items) == std::vector<std::string>{"large"});
   BOOST_TEST(*items[1].data == *data_of("p-1", 1));
-  front_end.reset();  // the others go on
+  front_end.reset();  // the others continue
   BOOST_TEST(other_front_end->find("p", false).size() == 2u);
   other_front_end->clear();
   BOOST_TEST(engine->complete(items = {item_of("p")}).size() == 1u);
