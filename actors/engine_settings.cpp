@@ -7,6 +7,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
@@ -24,6 +25,7 @@
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/picture_format.hpp"
+#include "runtime/tokenizer/special_tokens.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/tool_parsers/tool_schemas.hpp"
 
@@ -43,16 +45,19 @@ SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
 /// Like vLLM not with drafts that are looked up, of which there are none in most steps: the next
 /// one waits to see. A draft model or head makes as many as are wanted, and they stay with the
 /// workers: the next step is planned with placeholders. But for a pipeline, whose first stage does
-/// not know them, and where their number adapts.
+/// not know them.
 bool plans_ahead(const EngineOptions& engine) {
   const SpeculativeDecoding speculative = speculative_decoding(engine);
-  return engine.async_scheduling && (speculative.num_draft_tokens == 0 ||
-                                     (speculative.has_draft_layers() && !speculative.adaptive &&
-                                      engine.pipeline_parallel_size == 1));
+  return engine.async_scheduling &&
+         (speculative.num_draft_tokens == 0 ||
+          (speculative.has_draft_layers() && engine.pipeline_parallel_size == 1));
 }
 
 /// What a draft head has at a position depends on the token behind it.
 constexpr std::int32_t kDraftHeadLookahead = 1;
+
+/// Longer jumps (a long name, or several) take another step.
+constexpr std::int32_t kMaxProposedTokens = 32;
 
 /// Embeddings of pictures that the workers keep.
 std::int32_t encoder_cache_size(const EngineOptions& engine) {
@@ -211,6 +216,7 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   add("tool_call_parser", options.server.tool_call_parser);
   add("tool_strict_level", options.server.tool_strict_level);
   add("reasoning_parser", options.server.reasoning_parser);
+  add("reasoning_config", options.server.reasoning_config);
   add("content_format", options.model.chat_template_content_format);
   add("chat_template", chat.options.chat_template);
   for (const auto& [name, source] : chat.files.templates) add(name, source);
@@ -254,7 +260,8 @@ Result<PictureCacheOptions> picture_cache_options(const Options& options) {
       .kind = picture_cache_kind(options, topology),
       .max_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB),
       .max_object_bytes = static_cast<std::size_t>(media.mm_shm_cache_max_object_size_mb) * kMiB,
-      .key = TROUPE_VERSION " " + options.model.model + '\n'};
+      .key = TROUPE_VERSION " " + options.model.model + '\n',
+      .workers_share = !topology.spans_hosts()};
   for (const char* const file :
        {"preprocessor_config.json", "processor_config.json", "config.json"})
     cache.key += version_of(std::filesystem::path(options.model.model) / file);
@@ -500,6 +507,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
+  config.speculative.adaptive = speculative.adaptive;
   // Both keep keys and values of what they guess.
   if (speculative.has_draft_layers())
     config.speculative.num_lookahead_tokens = speculative.num_draft_tokens;
@@ -507,6 +515,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
     config.speculative.num_prefill_lookahead = kDraftHeadLookahead;
   else if (speculative.has_draft_layers())
     config.speculative.draft_slots = kDraftModelSlots;
+  if (!engine.disable_jump_forward && speculative.num_draft_tokens == 0 && !config.has_block_ops)
+    config.max_proposed_tokens = kMaxProposedTokens;
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   if (model.max_item_embeds > 0) {
     const std::int64_t most = engine.max_num_encoder_input_tokens > 0
@@ -547,6 +557,34 @@ Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
   return defaults;
 }
 
+namespace {
+
+Result<void> read_reasoning_config(const std::string& text, AnswerDefaults& answers) {
+  constexpr std::string_view kOption = "reasoning-config";
+  if (text.empty()) return {};
+  const auto wrong = [&](const std::string& what) {
+    return invalid_argument(std::string(kOption) + ": " + what, std::string(kOption));
+  };
+  const auto parsed = parse_json_object(text, kOption);
+  if (!parsed.ok()) return wrong(parsed.error().message);
+  for (const auto& [key, value] : parsed->items()) {
+    if (key != "reasoning_start_str" && key != "reasoning_end_str")
+      return wrong(key + " is not known, only reasoning_start_str and reasoning_end_str");
+    if (!value.is_string() || value.get_ref<const std::string&>().empty())
+      return wrong(key + " must be a string that is not empty");
+  }
+  if (!answers.reasoning) return wrong("the model's reasoning is not parsed (reasoning-parser)");
+  answers.budget_begin = parsed->value("reasoning_start_str", "");
+  answers.budget_end = parsed->value("reasoning_end_str", "");
+  if (!answers.budget_end.empty() &&
+      answers.budget_end.find(answers.reasoning->end) == std::string::npos)
+    return wrong("reasoning_end_str must have " + std::string(answers.reasoning->end) +
+                 ", which ends the reasoning");
+  return {};
+}
+
+}  // namespace
+
 Result<AnswerDefaults> answer_defaults(const Options& options) {
   AnswerDefaults answers{.exclude_tools_for_none =
                              options.server.exclude_tools_when_tool_choice_none};
@@ -573,6 +611,12 @@ Result<AnswerDefaults> answer_defaults(const Options& options) {
     if (reasoning == "auto") answers.reasoning = detect_reasoning_format(source);
   }
   if (!options.server.enable_auto_tool_choice) answers.tools = nullptr;
+  if (answers.tools != nullptr || answers.reasoning) {
+    ASSIGN_OR_RETURN(const auto special, load_special_tokens(options.model.model));
+    if (answers.tools != nullptr) answers.tools = format_with(*answers.tools, special);
+    if (answers.reasoning) note_special_tokens(*answers.reasoning, special);
+  }
+  RETURN_IF_ERROR(read_reasoning_config(options.server.reasoning_config, answers));
   const auto level = find_tool_strict_level(options.server.tool_strict_level);
   if (!level)
     return invalid_argument("tool-strict-level " + options.server.tool_strict_level +
@@ -607,6 +651,7 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
   defaults.hidden_size = model.hidden_size;
   defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
   defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);
+  defaults.by_priority = options.engine.scheduling_policy == "priority";
   defaults.data_parallel_size = static_cast<std::int32_t>(options.engine.data_parallel_size);
   defaults.limits = {.max_queue_time_s = options.server.max_queue_time_s,
                      .max_request_time_s = options.server.max_request_time_s};

@@ -3,6 +3,7 @@
 #include "runtime/processors/input_processor.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -14,21 +15,30 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/memory.hpp"
 #include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/processors/final_output.hpp"
 #include "runtime/scheduler/work_queue.hpp"
 
 namespace troupe {
 namespace {
 
+/// Requests whose media are fetched at once, each on threads of its own: hosts that do not answer
+/// keep no worker. The others wait.
+constexpr std::size_t kMaxFetchingJobs = 64;
+
+using InputRequest = std::variant<std::monostate, GenerateRequest, RenderRequest>;
+
 /// The input and output of a worker. Owned by the InputProcessor while the worker is idle, and by
 /// the worker from PrepareInput to its reply: the messages synchronise access.
 struct InputSlot {
-  std::variant<std::monostate, GenerateRequest, RenderRequest> request;
+  InputRequest request;
+  RemoteMedia remote;  ///< with the files, if they have been fetched
   bool with_item_data = false;
   std::shared_ptr<const std::atomic<bool>> cancelled;
   std::optional<Result<ProcessedRequest>> processed;  ///< of a GenerateRequest
-  /// Of one whose items have no data, which is left to the engine's cache: to be prepared again.
-  std::optional<GenerateRequest> again;
+  /// Of one that may have to be prepared again: its files are to be fetched first, or its items
+  /// have no data, which is left to the engine's cache.
+  InputRequest again;
   RenderReply rendered;  ///< of a RenderRequest
 };
 
@@ -45,27 +55,36 @@ void note_processed(std::size_t num_prompt_bytes) {
   note_freed_memory(kFactor * num_prompt_bytes);
 }
 
+bool is_chat(const Prompt& prompt) { return std::holds_alternative<ChatPrompt>(prompt); }
+
 void prepare(const InputProcessor& core, InputSlot& slot) {
   const InputContext context{
       .clock = ChatClock::now(),
       .limits = core.limits_of_work(slot.cancelled, std::chrono::steady_clock::now()),
-      .with_item_data = slot.with_item_data};
+      .with_item_data = slot.with_item_data,
+      .remote = &slot.remote};
+  const bool may_fetch =
+      core.media_loader() != nullptr && core.media_loader()->fetches() && !slot.remote.files;
   std::size_t num_prompt_bytes = 0;
   if (auto* const generate = std::get_if<GenerateRequest>(&slot.request)) {
     num_prompt_bytes = text_bytes(generate->prompt);
     auto thrown = guard([&] {
       const PictureCache* const cache = core.picture_cache();
-      if (cache != nullptr && cache->leaves_out_data() &&
-          std::holds_alternative<ChatPrompt>(generate->prompt))
-        slot.again = *generate;
+      const bool leaves_out = cache != nullptr && cache->leaves_out_data();
+      if ((may_fetch || leaves_out) && is_chat(generate->prompt)) slot.again = *generate;
       slot.processed = core.process(std::move(*generate), context);
     });
     if (thrown) slot.processed = *std::move(thrown);
-    if (!slot.processed->ok() || !leaves_out_data((*slot.processed)->samples)) slot.again.reset();
+    if (slot.remote.wanted.empty() &&
+        (!slot.processed->ok() || !leaves_out_data((*slot.processed)->samples)))
+      slot.again = {};
   } else {
     const auto& render = std::get<RenderRequest>(slot.request);
     num_prompt_bytes = text_bytes(render.prompt);
-    auto thrown = guard([&] { slot.rendered = core.render(render, context); });
+    auto thrown = guard([&] {
+      slot.rendered = core.render(render, context);
+      if (!slot.remote.wanted.empty()) slot.again = render;
+    });
     if (thrown) slot.rendered = {.error = std::move(thrown)};
   }
   slot.request = {};
@@ -80,17 +99,35 @@ InputWorkerActor::behavior_type input_worker_behavior(
   }};
 }
 
+/// The files of one request. As an InputSlot, it is the fetching actor's from PrepareInput to its
+/// reply.
+struct FetchSlot {
+  std::vector<std::string> urls;
+  WorkLimits limits;
+  MediaLoader::FetchedFiles files;
+};
+
+InputWorkerActor::behavior_type fetch_behavior(const std::shared_ptr<const InputProcessor>& core,
+                                               const std::shared_ptr<FetchSlot>& slot) {
+  return {[=](const PrepareInput&) {
+    const std::vector<std::string_view> urls(slot->urls.begin(), slot->urls.end());
+    slot->files = core->media_loader()->fetch_all(urls, slot->limits);
+    return Status{};
+  }};
+}
+
 struct InputWorker {
   InputWorkerActor actor;
   std::shared_ptr<InputSlot> slot;
 };
 
-/// A job that waits for a worker, or is being processed by one.
+/// A job that waits for a worker or for its files, or is being processed by one.
 struct InputJob {
   RequestId id{};
   /// It was prepared before, and registered with the OutputProcessor; now its items need data.
   bool is_again = false;
-  std::variant<std::monostate, GenerateRequest, RenderRequest> request;  ///< while it waits
+  InputRequest request;  ///< while it waits
+  RemoteMedia remote;    ///< while it waits
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
   RequestClientActor router;                          ///< of a GenerateRequest
   RequestOutput when_aborted;                         ///< of a GenerateRequest
@@ -115,6 +152,8 @@ struct InputProcessorState {
   std::uint64_t num_jobs = 0;
   std::unordered_map<std::uint64_t, InputJob> jobs;  ///< without aborted ones
   std::unordered_map<RequestId, std::uint64_t> numbers;
+  std::deque<std::uint64_t> to_fetch;  ///< jobs, the aborted ones too
+  std::size_t num_fetching = 0;        ///< jobs whose files are being fetched
   /// Prepared, but not yet registered with the OutputProcessor, or not yet encoded, or not yet
   /// taken by the Scheduler. An abort removes a request.
   struct Prepared {
@@ -181,9 +220,8 @@ void encode(Self self, RequestId id) {
             });
 }
 
-/// `again`: with `job`, what to do if the engine's cache lacks items.
-void start(Self self, InputJob job, Result<ProcessedRequest> processed,
-           std::optional<GenerateRequest> again) {
+/// `again`: with `job`, what to do if the engine's cache lacks items; or nothing.
+void start(Self self, InputJob job, Result<ProcessedRequest> processed, InputRequest again) {
   if (!processed.ok()) {
     if (job.is_again) send(self, state(self).output_processor, AbortRequests{{job.id}});
     return end(self, job.router,
@@ -198,8 +236,8 @@ void start(Self self, InputJob job, Result<ProcessedRequest> processed,
   prepared.requests.samples = std::move(processed->samples);
   prepared.again.reset();
   if (job.is_again) return submit(self, id);
-  if (again) {
-    job.request = *std::move(again);
+  if (!std::holds_alternative<std::monostate>(again)) {
+    job.request = std::move(again);
     prepared.again = std::move(job);
   }
   ask(self, state(self).output_processor, std::move(processed->output))
@@ -221,15 +259,82 @@ std::optional<InputJob> take_job(InputProcessorState& processor, std::uint64_t n
 
 void give_work(Self self);
 
+/// The job waits for a worker.
+void enqueue(InputProcessorState& processor, std::uint64_t number, const InputRequest& request) {
+  const auto add = [&](const auto& each) {
+    processor.queue->add({number, each.tenant, each.client, input_bytes(each)}, now_seconds());
+  };
+  if (const auto* const generate = std::get_if<GenerateRequest>(&request))
+    add(*generate);
+  else
+    add(std::get<RenderRequest>(request));
+}
+
+InputJob& add_job(InputProcessorState& processor, std::uint64_t number, InputJob job) {
+  if (value(job.id) != 0) processor.numbers.emplace(job.id, number);
+  return processor.jobs[number] = std::move(job);
+}
+
+void start_fetches(Self self);
+
+void take_files(Self self, std::uint64_t number, FetchSlot& slot) {
+  InputProcessorState& processor = state(self);
+  --processor.num_fetching;
+  if (const auto job = processor.jobs.find(number); job != processor.jobs.end()) {
+    job->second.remote = {.wanted = {}, .files = std::move(slot.files)};
+    enqueue(processor, number, job->second.request);
+    give_work(self);
+  }
+  start_fetches(self);
+}
+
+void start_fetches(Self self) {
+  InputProcessorState& processor = state(self);
+  while (processor.num_fetching < kMaxFetchingJobs && !processor.to_fetch.empty()) {
+    const std::uint64_t number = processor.to_fetch.front();
+    processor.to_fetch.pop_front();
+    const auto job = processor.jobs.find(number);
+    if (job == processor.jobs.end()) continue;
+    const auto slot = std::make_shared<FetchSlot>(FetchSlot{
+        std::move(job->second.remote.wanted),
+        processor.core->limits_of_work(job->second.cancelled, std::chrono::steady_clock::now()),
+        {}});
+    ++processor.num_fetching;
+    const auto actor = self->system().spawn<caf::detached>(fetch_behavior, processor.core, slot);
+    ask(self, actor, PrepareInput{})
+        .then(
+            [=](const Status&) {
+              caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+              take_files(self, number, *slot);
+            },
+            [=](const caf::error& error) { self->quit(error); });
+  }
+}
+
+/// Its files are fetched before it is prepared.
+void fetch(Self self, std::uint64_t number, InputJob job, InputRequest request,
+           std::vector<std::string> urls) {
+  InputProcessorState& processor = state(self);
+  job.request = std::move(request);
+  job.remote.wanted = std::move(urls);
+  add_job(processor, number, std::move(job));
+  processor.to_fetch.push_back(number);
+  start_fetches(self);
+}
+
 void take_work(Self self, std::size_t worker) {
   InputProcessorState& processor = state(self);
   InputSlot& slot = *processor.workers[worker].slot;
   auto processed = std::exchange(slot.processed, std::nullopt);
-  auto again = std::exchange(slot.again, std::nullopt);
+  InputRequest again = std::exchange(slot.again, {});
+  RemoteMedia remote = std::exchange(slot.remote, {});
   RenderReply rendered = std::exchange(slot.rendered, {});
-  auto job = take_job(processor, processor.queue->finish(worker, now_seconds()));
+  const std::uint64_t number = processor.queue->finish(worker, now_seconds());
+  auto job = take_job(processor, number);
   if (!job) {
     // aborted meanwhile
+  } else if (!remote.wanted.empty()) {
+    fetch(self, number, *std::move(job), std::move(again), std::move(remote.wanted));
   } else if (processed) {
     start(self, *std::move(job), *std::move(processed), std::move(again));
   } else {
@@ -244,6 +349,7 @@ void give_work(Self self) {
     const InputWorker& worker = processor.workers[next->worker];
     InputJob& job = processor.jobs.at(next->number);
     worker.slot->request = std::exchange(job.request, {});
+    worker.slot->remote = std::exchange(job.remote, {});
     worker.slot->with_item_data = job.is_again;
     worker.slot->cancelled = job.cancelled;
     ask(self, worker.actor, PrepareInput{})
@@ -253,21 +359,19 @@ void give_work(Self self) {
 }
 
 template <class Request>
-InputJob& add_job(InputProcessorState& processor, Request& request) {
+InputJob& add_request(InputProcessorState& processor, Request& request) {
   const std::uint64_t number = processor.num_jobs++;
-  processor.queue->add({number, request.tenant, request.client, input_bytes(request)},
-                       now_seconds());
-  InputJob& job = processor.jobs[number];
+  InputJob job;
   job.id = request.id;
-  if (value(job.id) != 0) processor.numbers.emplace(job.id, number);
   job.request = std::move(request);
-  return job;
+  enqueue(processor, number, job.request);
+  return add_job(processor, number, std::move(job));
 }
 
 /// Of a request whose items the engine's cache lacks: with their data.
 void add_again(Self self, InputJob job) {
   InputProcessorState& processor = state(self);
-  InputJob& added = add_job(processor, std::get<GenerateRequest>(job.request));
+  InputJob& added = add_request(processor, std::get<GenerateRequest>(job.request));
   added.is_again = true;
   added.router = std::move(job.router);
   added.when_aborted = std::move(job.when_aborted);
@@ -316,7 +420,7 @@ InputProcessorActor::behavior_type input_processor_behavior(
         const RequestId id = request.id;
         const auto thrown = guard([&] {
           RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
-          InputJob& job = add_job(state(self), request);
+          InputJob& job = add_request(state(self), request);
           job.router = router;
           job.placement = std::move(submission.placement);
           job.when_aborted = std::move(when_aborted);
@@ -335,7 +439,7 @@ InputProcessorActor::behavior_type input_processor_behavior(
         send(self, state(self).scheduler, behind);
       },
       [self](RenderRequest& request) -> caf::result<RenderReply> {
-        InputJob& job = add_job(state(self), request);
+        InputJob& job = add_request(state(self), request);
         auto promise = self->make_response_promise<RenderReply>();
         job.rendered = promise;
         give_work(self);

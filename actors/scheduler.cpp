@@ -35,6 +35,11 @@ struct PendingGrammar {
 /// arrives.
 using PendingMasks = std::shared_ptr<std::optional<GrammarMasks>>;
 
+/// What the grammars of a step's requests propose.
+struct PendingProposals {
+  std::vector<GrammarProposal> proposals;
+};
+
 struct PendingReset {
   ResetCaches what;
   caf::typed_response_promise<CachesReset> promise;
@@ -82,9 +87,9 @@ struct SchedulerState {
   /// Blocks of finished requests have become free: one more step reports it, even without
   /// requests.
   bool reports_free_blocks = false;
-  std::deque<
-      std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, GrammarCompiled,
-                   GrammarFilled, WakeUp, PendingReset, PendingMove, PendingPause, PendingResume>>
+  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
+                          GrammarCompiled, GrammarFilled, PendingProposals, WakeUp, PendingReset,
+                          PendingMove, PendingPause, PendingResume>>
       inbox;
   std::optional<PendingMove> moving;  ///< answered when done
   std::vector<PendingPause> pausing;  ///< answered when no request runs
@@ -186,10 +191,15 @@ void take(StatefulSelf self, GrammarFilled& filled) {
   GrammarMasks masks = *std::move(*pending.mapped());
   send(self, scheduler.peers.output_processor,
        scheduler.core->end_structured(masks, now_seconds()));
+  scheduler.core->set_proposals(std::move(masks.proposals));
   send_masks(self, std::move(masks.output));
 }
 
-/// The usual masks end no request: nothing has to wait for them.
+void take(StatefulSelf self, PendingProposals& pending) {
+  state(self).core->set_proposals(std::move(pending.proposals));
+}
+
+/// Most masks finish no request, so they need not wait for the core.
 void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   SchedulerState& scheduler = state(self);
   const auto pending = scheduler.masks.find(filled.step);
@@ -197,6 +207,8 @@ void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   std::optional<GrammarMasks>& masks = *pending->second;
   if (!masks->ended.empty()) return receive(self, filled);
   send_masks(self, std::move(masks->output));
+  if (!masks->proposals.empty())
+    scheduler.inbox.emplace_back(PendingProposals{std::move(masks->proposals)});
   scheduler.masks.erase(pending);
   advance(self);
 }
@@ -415,8 +427,10 @@ void advance(StatefulSelf self) {
     if (!scheduler.inbox.empty()) {
       auto message = std::move(scheduler.inbox.front());
       scheduler.inbox.pop_front();
-      // Whether a result is news, its update tells.
-      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message);
+      // Whether a result is news is known after its update. Proposals are for plans that something
+      // else brings about.
+      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message) &&
+                            !std::holds_alternative<PendingProposals>(message);
       std::visit([self](auto& arrived) { take(self, arrived); }, message);
       continue;
     }

@@ -2,15 +2,19 @@
 // MultiModalFeature::data: one item for an encoder, an array of float32. All little endian: the
 // number of dimensions and each dimension (64 bits), then the values, row major. Or, a quarter as
 // large, with kHasLevels added to the number of dimensions: of each index of the first dimension
-// the values of 256 levels (float32), then a level for each value (8 bits).
+// the values of 256 levels (float32), then a level for each value (8 bits). Or where in memory that
+// the processes of a host share such an array lies: kIsShared, the three numbers of
+// SharedItemAddress (64 bits), the file's name.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "messages/request.hpp"
@@ -33,6 +37,37 @@ struct EncoderInput {
 
 inline constexpr std::int64_t kHasLevels = std::int64_t{1} << 32;
 inline constexpr std::size_t kNumLevels = 256;
+
+/// An item in memory that the processes of a host share (SharedItems).
+struct SharedItemAddress {
+  std::uint64_t segment = 0;   ///< a random number, which tells it from an earlier one of the file
+  std::uint64_t position = 0;  ///< in its ring
+  std::uint64_t num_bytes = 0;
+  std::string file;
+  bool operator==(const SharedItemAddress&) const = default;
+};
+inline constexpr std::int64_t kIsShared = std::int64_t{1} << 33;
+
+[[nodiscard]] inline std::vector<char> pack_shared_item(const SharedItemAddress& address) {
+  const std::array<std::uint64_t, 4> numbers = {static_cast<std::uint64_t>(kIsShared),
+                                                address.segment, address.position,
+                                                address.num_bytes};
+  std::vector<char> data(sizeof(numbers));
+  std::memcpy(data.data(), numbers.data(), sizeof(numbers));
+  data.insert(data.end(), address.file.begin(), address.file.end());
+  return data;
+}
+
+/// Nothing: it is not such data.
+[[nodiscard]] inline std::optional<SharedItemAddress> unpack_shared_item(
+    std::span<const char> data) {
+  std::array<std::uint64_t, 4> numbers{};
+  if (data.size() < sizeof(numbers)) return std::nullopt;
+  std::memcpy(numbers.data(), data.data(), sizeof(numbers));
+  if (numbers[0] != static_cast<std::uint64_t>(kIsShared)) return std::nullopt;
+  data = data.subspan(sizeof(numbers));
+  return SharedItemAddress{numbers[1], numbers[2], numbers[3], {data.begin(), data.end()}};
+}
 
 namespace internal {
 [[nodiscard]] inline std::shared_ptr<const std::vector<char>> pack_array(

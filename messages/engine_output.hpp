@@ -121,9 +121,10 @@ struct EncoderTransferStats {
   std::int32_t num_hits = 0;     ///< of them, those that the connector has
   std::int32_t num_failed = 0;   ///< of these, those that could not be loaded
   std::int32_t num_saved = 0;
+  std::int32_t num_fetched = 0;  ///< over a network, while steps went on
   bool operator==(const EncoderTransferStats&) const = default;
 };
-TROUPE_MESSAGE(EncoderTransferStats, num_queries, num_hits, num_failed, num_saved)
+TROUPE_MESSAGE(EncoderTransferStats, num_queries, num_hits, num_failed, num_saved, num_fetched)
 
 struct SchedulerStats {
   std::int32_t num_running_reqs = 0;

@@ -55,19 +55,22 @@ TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_rec
 struct ECConnectorOutput {
   std::vector<std::string> saved;   ///< from now on they can be loaded
   std::vector<std::string> loaded;  ///< instead of being encoded
-  std::vector<std::string> failed;  ///< they could not be loaded, and are encoded
+  std::vector<std::string> failed;  ///< they could not be loaded or fetched, and are encoded
   /// Requests whose release the connector delayed: it no longer needs their outputs.
   std::vector<RequestId> finished_sending;
   /// No connector's: encoded in slices (SchedulerOutput::encode_ahead), the output waits for the
   /// step that needs it.
   std::vector<std::string> encoded_ahead;
+  /// Fetches that have ended, beside the steps: loading the output takes no time. Those that failed
+  /// are in `failed` as well.
+  std::vector<std::string> fetched;
   [[nodiscard]] bool empty() const noexcept {
     return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty() &&
-           encoded_ahead.empty();
+           encoded_ahead.empty() && fetched.empty();
   }
   bool operator==(const ECConnectorOutput&) const = default;
 };
-TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending, encoded_ahead)
+TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending, encoded_ahead, fetched)
 
 /// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
 /// rank, request_errors, kv_connector and ec_connector.

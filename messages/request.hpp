@@ -19,9 +19,10 @@ namespace troupe {
 struct TextPrompt {
   std::string text;
   bool add_special_tokens = true;
+  std::optional<std::string> second = {};  ///< of a pair of texts, which a model compares
   bool operator==(const TextPrompt&) const = default;
 };
-TROUPE_MESSAGE(TextPrompt, text, add_special_tokens)
+TROUPE_MESSAGE(TextPrompt, text, add_special_tokens, second)
 
 /// Token ids, used as they are.
 struct TokensPrompt {
@@ -60,13 +61,18 @@ struct RequestLimits {
 };
 TROUPE_MESSAGE(RequestLimits, max_queue_time_s, max_request_time_s)
 
+/// What makes probabilities of the numbers that a classifier computes.
+enum class ClassActivation : std::uint8_t { kNone, kSigmoid, kSoftmax };
+
 /// What a pooling model's answer is: one vector per prompt, and no tokens.
 struct PoolingParams {
   std::int32_t dimensions = 0;  ///< the vector is cut to so many numbers; 0: all of them
-  bool normalize = true;        ///< to length 1, after the cut
+  bool normalize = true;        ///< to length 1, after the cut; not of a classifier
+  bool classifies = false;      ///< a number for each class, of this kind:
+  ClassActivation activation = ClassActivation::kNone;
   bool operator==(const PoolingParams&) const = default;
 };
-TROUPE_MESSAGE(PoolingParams, dimensions, normalize)
+TROUPE_MESSAGE(PoolingParams, dimensions, normalize, classifies, activation)
 
 /// What the client of a resubmitted request has received of one sample, which continues after it.
 struct EmittedSample {
@@ -196,12 +202,13 @@ struct EngineCoreRequest {
   std::uint32_t tenant = 0;
   std::string kv_transfer_params;  ///< for the KV connector: a JSON object, or empty
   std::vector<PrefixPin> pins;
+  std::int32_t second_text_begin = 0;  ///< of a pair of texts: the first token of type 1; 0: none
   bool operator==(const EngineCoreRequest&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_ids, mm_features,
                params, pooling, arrival_time, priority, lora, cache_salt, resumable,
                output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant,
-               kv_transfer_params, pins)
+               kv_transfer_params, pins, second_text_begin)
 
 /// InputProcessor -> Scheduler: all samples of a request in one message, so that shared data is
 /// sent once.

@@ -19,6 +19,7 @@ inline constexpr float kMinTemperature = 0.01f;     ///< smaller non-greedy ones
 inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100;
 inline constexpr std::int32_t kAllLogprobs = -1;  ///< logprobs of the whole vocabulary
+inline constexpr std::size_t kMaxLogprobTokenIds = 128;
 
 enum class OutputKind : std::uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly = 2 };
 
@@ -55,6 +56,24 @@ struct StructuredOutputsParams {
 TROUPE_MESSAGE(StructuredOutputsParams, kind, texts, disable_any_whitespace,
                disable_additional_properties, whitespace_pattern, field)
 
+/// Reasoning is ended when it has had so many tokens.
+struct ThinkingBudget {
+  std::int32_t num_tokens = 0;
+  bool starts_inside = false;      ///< the output begins with reasoning, with or without `begin`
+  std::string begin;               ///< begins it
+  SharedVector<std::string> ends;  ///< each of these ends it
+  std::string forced_end;          ///< is generated where the budget is spent
+
+  // Filled by the InputProcessor: the same as tokens.
+  SharedVector<TokenId> begin_token_ids;
+  SharedVector<std::vector<TokenId>> end_token_ids;
+  SharedVector<TokenId> forced_token_ids;
+
+  bool operator==(const ThinkingBudget&) const = default;
+};
+TROUPE_MESSAGE(ThinkingBudget, num_tokens, starts_inside, begin, ends, forced_end, begin_token_ids,
+               end_token_ids, forced_token_ids)
+
 /// Cheap to copy for each sample: variable-size members are shared.
 struct SamplingParams {
   std::int32_t n = 1;
@@ -73,6 +92,7 @@ struct SamplingParams {
       16;  ///< none: as many as fit; always set after the InputProcessor
   std::int32_t min_tokens = 0;
   std::optional<std::int32_t> logprobs;
+  SharedVector<TokenId> logprob_token_ids;  ///< their logprobs, instead of the best tokens'
   std::optional<std::int32_t> prompt_logprobs;
   bool detokenize = true;
   bool skip_special_tokens = true;
@@ -86,6 +106,7 @@ struct SamplingParams {
   bool skip_reading_prefix_cache = false;
   std::optional<RepetitionDetection> repetition_detection;
   std::optional<StructuredOutputsParams> structured_outputs;
+  std::optional<ThinkingBudget> thinking_budget;
 
   // Filled by the InputProcessor from the tokenizer and the model's generation config.
   std::optional<TokenId> eos_token_id;       ///< none if ignore_eos
@@ -103,6 +124,6 @@ TROUPE_MESSAGE(SamplingParams, n, presence_penalty, frequency_penalty, repetitio
                spaces_between_special_tokens, include_stop_str_in_output, output_kind,
                stream_interval, logit_bias, allowed_token_ids, bad_words, skip_reading_prefix_cache,
                repetition_detection, eos_token_id, all_stop_token_ids, bad_words_token_ids,
-               philox_key, structured_outputs)
+               philox_key, structured_outputs, thinking_budget, logprob_token_ids)
 
 }  // namespace troupe

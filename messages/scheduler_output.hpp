@@ -25,10 +25,11 @@ struct NewRequestData {
   std::int32_t num_computed_tokens = 0;
   std::vector<MultiModalFeature> mm_features;
   std::optional<LoraRequest> lora;
+  std::int32_t second_text_begin = 0;  ///< as in EngineCoreRequest
   bool operator==(const NewRequestData&) const = default;
 };
 TROUPE_MESSAGE(NewRequestData, id, token_ids, num_prompt_tokens, params, block_ids,
-               num_computed_tokens, mm_features, lora)
+               num_computed_tokens, mm_features, lora, second_text_begin)
 
 /// Requests that the workers know, in scheduling order. The tokens they sampled themselves are not
 /// sent back to them.

@@ -148,9 +148,14 @@ struct PoolerConfig {
   PoolingType type = PoolingType::kNone;
   bool normalize = true;     ///< unless a request says otherwise
   bool whole_texts = false;  ///< a text is computed in one step
+  /// Of a classifier, the names of its classes: it computes a number for each. Else none.
+  std::vector<std::string> labels;
+  ClassActivation activation = ClassActivation::kNone;  ///< unless a request says otherwise
   bool operator==(const PoolerConfig&) const = default;
+
+  [[nodiscard]] bool classifies() const noexcept { return !labels.empty(); }
 };
-TROUPE_MESSAGE(PoolerConfig, type, normalize, whole_texts)
+TROUPE_MESSAGE(PoolerConfig, type, normalize, whole_texts, labels, activation)
 
 /// Where a rank runs.
 struct RankPlacement {

@@ -1,25 +1,35 @@
 #!/usr/bin/env bash
 # Measures the project's performance goals, and prints goal and result side by side. The output of every part is kept in
 # build/bench. Results are meaningful on an idle machine only.
-# Usage: tools/bench.sh   (after `make build` and the benchmarks of build/release; `make bench` does all of it)
-# Variables, also as in `make bench ROUNDS=1`:
+# Usage: tools/bench.sh [PART...]   (after `make build` and the benchmarks of build/release; `make bench` does all of it)
+# Parts: see below; default: all. The measurements are in tools/bench and, as far as they need our code, tests/support.
+# Variables, also as in `make bench ROUNDS=1 PARTS='actors ring'`; a peer that none names is left out, with a line that says so:
 #   VLLM_PYTHON   Python of an environment with vLLM: compares the same workloads, and its scheduler
-#   LLAMA_BIN     folder with llama.cpp's llama-server; also set GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: the model's weights
+#   LLAMA_BIN     folder with llama.cpp's llama-server; with MODEL also GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: the model's weights
 #   LMCACHE_PYTHON  Python of an environment with lmcache: compares its server with the cache server
-#   TRANSFORMERS_PYTHON  Python of an environment with numpy, torch and transformers: compares Mamba-2
-#   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], llama-1b or gemma3-1b
+#   TRANSFORMERS_PYTHON  Python of an environment with numpy, Pillow, torch, torchvision and transformers: compares Mamba-2, the
+#                 encoder and the preprocessing of pictures
+#   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], qwen3-moe, llama-1b or gemma3-1b
 #   ROUNDS        repetitions of each workload on each engine [3]
-# tools/bench_peers.py --help explains the comparison of engines.
+#   LENGTHS       tokens of the prompts that are offloaded ['2048 16384']
+# tools/bench/bench_peers.py --help explains the comparison of engines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=build/release
 out=build/bench
+bench=tools/bench
 tokenizers=tests/golden/tokenizers
+demo=tools/demo_model/model
 shape=${SHAPE:-qwen3-0.6b}
+rounds=${ROUNDS:-3}
 python=build/venv-bench/bin/python
+torch_python=${TRANSFORMERS_PYTHON:-build/venv/bin/python}
+parts=(actors ring cache scheduler step schedulers tokenizers kernels first_token demo structured topologies speculation adapters
+  cache_server offload disaggregation pictures tower mamba moe peers)
+export TROUPE_BINARY=${TROUPE_BINARY:-$PWD/$release/troupe}
 mkdir -p "$out"
 
-heading() { printf '\n== %s\n' "$1"; }
+heading() { printf '\n== [%s/%s] %s\n' "$number" "${#chosen[@]}" "$1"; }
 # Prints and keeps a command's output: record NAME COMMAND...
 record() {
   local name=$1
@@ -27,8 +37,252 @@ record() {
   "$@" 2>&1 | tee "$out/$name.txt"
 }
 # Adds a row to the table that is printed at the end: row WHAT GOAL MEASURED
-row() { printf '%-52s %14s %16s\n' "$1" "$2" "$3" >> "$out/table.txt"; }
-: > "$out/table.txt"
+row() { printf '%-52s %14s %16s\n' "$1" "$2" "${3:-not measured}" >> "$out/table.txt"; }
+skipped() { printf '%s is left out: %s\n' "$1" "$2"; }
+# A model with random weights, written at the first call: made SHAPE
+made() {
+  local folder=build/models/$1
+  [[ -f $folder/tokenizer.json && -f $folder/model.safetensors ]] || "$python" "$bench/make_model.py" "$1" "$folder" >&2
+  echo "$folder"
+}
+
+actors() {
+  heading 'Messages of a decode step through all actors (the worker computes nothing)'
+  record actors "$release/tests/bench_actors" "$tokenizers/qwen2" 2000 9
+  for running in 1 64; do
+    row "actors, $running running: us per step" '< 60' \
+      "$(awk -v n=$running '$1 == n && $2 == "no" && $3 == "no" { print $4 }' "$out/actors.txt")"
+    row "actors, $running running: us more through rings" '< 40' \
+      "$(awk -v n=$running '$1 == n && $2 == "no" { if ($3 == "yes") print $4 - near; near = $4 }' "$out/actors.txt")"
+  done
+}
+
+ring() {
+  heading 'Shared-memory rings between processes'
+  record ring "$release/tests/bench_ring"
+  row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
+}
+
+cache() {
+  heading 'The block pool with a million blocks, and block hashes'
+  record cache "$release/tests/bench_cache" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
+  for operation in allocate free hit; do
+    row "$operation a block: ns" '< 100' "$(awk -v name="^${operation}_block.*_median" '$1 ~ name { print $2 }' "$out/cache.txt")"
+  done
+}
+
+scheduler() {
+  heading 'The scheduler with its KV cache'
+  record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
+  row 'scheduler, 256 running: us per step' '< 150' \
+    "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
+}
+
+step() {
+  heading 'Host time of a step besides the model'
+  record step "$release/tests/bench_step" --benchmark_repetitions=3 --benchmark_report_aggregates_only=true
+  step_us() { awk -v name="^decode_step/$1/.*_median" '$1 ~ name { print $2 }' "$out/step.txt"; }
+  row 'a step, 256 running, at 32k over 1k tokens: times' '< 1.5' \
+    "$(awk -v long="$(step_us 256/32768)" -v short="$(step_us 256/1024)" 'BEGIN { printf "%.2f", long / short }')"
+}
+
+schedulers() {
+  heading "This scheduler and vLLM's own, interleaved"
+  if [[ ! ${VLLM_PYTHON:-} ]]; then
+    skipped vLLM 'VLLM_PYTHON names no Python'
+    return
+  fi
+  record schedulers python3 "$bench/bench_schedulers.py" "$VLLM_PYTHON" "$release/tests/bench_scheduler"
+  for running in 1 64 256 1024; do
+    row "scheduler, $running running: times faster than vLLM's" '> 20' \
+      "$(awk -v n=$running '$1 == n { print $4 }' "$out/schedulers.txt")"
+  done
+}
+
+tokenizers() {
+  heading 'Tokenizers on one thread: this repository and multilingual text'
+  local text=$out/text.txt ours theirs
+  git ls-files -z -- '*.md' '*.hpp' '*.cpp' '*.py' | xargs -0 cat > "$text"
+  PYTHONUTF8=1 python3 -c '
+import json, sys
+for line in open(sys.argv[1], encoding="utf-8"):
+    print(json.loads(line)["text"])' "$tokenizers/qwen2/vectors.jsonl" >> "$text"
+  for name in qwen2 llama3 gemma; do
+    echo "$name:"
+    record "tokenizer-$name" "$release/tests/bench_tokenizer" "$tokenizers/$name" "$text" 2 | tail -n 1
+    ours=$(sed -n 's|.*encode \([0-9.]*\) MB/s.*|\1|p' "$out/tokenizer-$name.txt")
+    record "tokenizer-$name-hf" "$python" "$bench/bench_tokenizers.py" "$tokenizers/$name" "$text" 2
+    theirs=$(sed -n 's|.*encode \([0-9.]*\) MB/s.*|\1|p' "$out/tokenizer-$name-hf.txt")
+    row "tokenizer $name against Hugging Face: MB/s" "> $theirs" "$ours"
+  done
+}
+
+kernels() {
+  heading 'Kernels, as fractions of the peak bandwidth and arithmetic of this machine'
+  record kernels "$release/tests/bench_kernels" --benchmark_min_time=0.1
+}
+
+first_token() {
+  heading 'From the start of troupe serve to the first token of the demo model'
+  record first_token python3 "$bench/bench_first_token.py" 9
+  row 'start to first token, demo model: s' '< 1' \
+    "$(sed -n 's/^median: first token after \([0-9.]*\) s/\1/p' "$out/first_token.txt")"
+}
+
+demo() {
+  heading 'The demo model: one batch, then a queue of requests'
+  record demo-latency "$release/troupe" bench latency --batch-size 8 --input-len 32 --output-len 128 --num-iters-warmup 1 \
+    --num-iters 5
+  record demo-throughput "$release/troupe" bench throughput --num-prompts 200 --input-len 128 --output-len 128
+}
+
+structured() {
+  heading 'Streams with and without a JSON schema, in turns'
+  record structured python3 "$bench/bench_structured.py" 64 200
+  row '64 streams with a schema, by those without' '> 0.95' "$(sed -n 's/.* ratio \([0-9.]*\) .*/\1/p' "$out/structured.txt")"
+}
+
+topologies() {
+  heading 'Topologies: overhead of separate processes, and pause of a stream when one is killed'
+  record topologies python3 "$bench/bench_topologies.py" 5
+  record topologies-free python3 "$bench/bench_topologies.py" 5 --threads 1
+  record streams python3 "$bench/bench_streams.py" 1000 32
+  over_single() { awk '/^multi-process/ { print $4 }' "$out/$1.txt"; }
+  row 'multi-process over single process, per token: us' '< 40' "$(over_single topologies)"
+  row '  with one compute thread: us' '< 40' "$(over_single topologies-free)"
+  row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
+  row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"
+  row 'all processes while idle: % of a core' '< 1' "$(awk '/^multi-process/ { print $10 }' "$out/topologies.txt")"
+}
+
+speculation() {
+  heading 'Speculation beside none, on text that repeats itself and on text that does not, in turns'
+  record speculation python3 "$bench/bench_speculation.py" "$demo" "$rounds"
+  [[ $python ]] && record speculation-large python3 "$bench/bench_speculation.py" "$(made qwen3-0.6b)" "$rounds"
+  gain() { awk -v t="$1" -v c="$2" -v d="$3" '$0 ~ " " t " +" c " +" d " " { print $1, $(NF - 1) }' "$out"/speculation*.txt; }
+  for drafts in ngram suffix; do
+    for clients in 1 16; do
+      for text in repeating 'not repeating'; do
+        while read -r name ratio; do
+          row "$drafts, $text, $clients clients, $name" "$([[ $text == repeating ]] && echo '> 1' || echo '>= 0.97')" "$ratio"
+        done < <(gain "$text" $clients $drafts)
+      done
+    done
+  done
+}
+
+adapters() {
+  heading 'Sixteen adapters in a batch beside one, in turns'
+  [[ $python ]] || return 0
+  record adapters "$python" "$bench/bench_adapters.py" "$(made qwen3-0.6b)" "$rounds"
+  row '16 adapters in a batch of 16, by one' '> 0.8' "$(sed -n 's/.*sixteen by one //p' "$out/adapters.txt")"
+}
+
+cache_server() {
+  heading 'The cache server beside those of LMCache and Redis'
+  record cache-server python3 "$bench/bench_cache_server.py" "$release/tests/bench_cache_server"
+  # figure SERVER OPERATION BYTES CLIENTS COLUMN
+  figure() {
+    awk -v s="$1" -v o="$2" -v b="$3" -v c="$4" -v n="$5" '$1 == s && $2 == o && $3 == b && $4 == c { print $n }' \
+      "$out/cache-server.txt"
+  }
+  over() { awk -v a="$1" -v b="$2" 'BEGIN { if (a && b) printf "%.2f", a / b }'; }
+  for clients in 1 64; do
+    for operation in get put; do
+      row "cache server, 1 MB, $operation, $clients clients: by Redis" '> 1' \
+        "$(over "$(figure troupe $operation 1048576 $clients 7)" "$(figure redis $operation 1048576 $clients 7)")"
+    done
+    row "cache server, 1 MB, get, $clients clients: p99 by Redis" '< 1' \
+      "$(over "$(figure troupe get 1048576 $clients 6)" "$(figure redis get 1048576 $clients 6)")"
+    if [[ ${LMCACHE_PYTHON:-} ]]; then
+      row "cache server, $clients clients: times lmcache_server" '> 5' \
+        "$(over "$(figure troupe exist 0 $clients 5)" "$(figure lmcache_server exist 0 $clients 5)")"
+    fi
+  done
+}
+
+offload() {
+  heading 'Keys and values from other tiers, beside computing them anew'
+  [[ $python ]] || return 0
+  # shellcheck disable=SC2086
+  record offload "$python" "$bench/bench_offload.py" "$(made qwen3-0.6b)" "$rounds" ${LENGTHS:-}
+  while read -r tier length _ _ times _ probe _ share; do
+    row "$tier, $length tokens: times faster than computing" '> 1' "$times"
+    row "$tier, $length tokens: share of $probe" '-' "$share"
+  done < <(awk '$2 ~ /^[0-9]+$/' "$out/offload.txt")
+}
+
+disaggregation() {
+  heading 'Between the tokens of streams while long prompts arrive: prefill apart from decode beside both together'
+  [[ $python ]] || return 0
+  record disaggregation python3 "$bench/bench_disaggregation.py" "$(made qwen3-0.6b)" "$rounds"
+  row 'p99 between tokens, apart by joint' '<= 0.5' "$(sed -n 's/.* by joint: //p' "$out/disaggregation.txt")"
+}
+
+pictures() {
+  heading 'Pictures: preprocessing on one thread'
+  record pictures "$torch_python" "$bench/bench_pictures.py" "$release/tests/bench_pictures"
+  row 'pictures per second, by those of Pillow' '> 2' "$(sed -n 's/.*ours \/ Pillow: //p' "$out/pictures.txt")"
+  row 'pictures per second, by those of torchvision' '> 2' "$(sed -n 's/.*ours \/ torchvision: //p' "$out/pictures.txt")"
+}
+
+tower() {
+  heading 'Pictures: the encoder, and the first token behind a new and behind a known picture'
+  [[ $python ]] || return 0
+  record tower "$torch_python" "$bench/bench_tower.py" "$(made gemma3-vision)" "$rounds"
+  row 'encoder of pictures, by that of transformers' '> 2' "$(sed -n 's/^the encoder in transformers .*by ours //p' "$out/tower.txt")"
+  row 'first token, encoded picture by a new one' '-' "$(sed -n 's/^encoded by new //p' "$out/tower.txt")"
+  row 'first token, cached prefix by a new picture' '-' "$(sed -n 's/^cached by new //p' "$out/tower.txt")"
+}
+
+mamba() {
+  heading 'Mamba-2 beside transformers'
+  record mamba "$torch_python" "$bench/bench_mamba.py" build/models/mamba2 "$rounds"
+  row 'Mamba-2, tokens by those of transformers' '> 5' "$(awk '/in transformers/ { print $NF }' "$out/mamba.txt")"
+  row 'Mamba-2, prompts by those of transformers' '> 5' "$(awk '/in transformers/ { print $(NF - 2) }' "$out/mamba.txt")"
+}
+
+# compare NAME FOLDER ARGUMENT...: the engines on a model. Of a random one there are GGUF files beside it.
+compare() {
+  local name=$1 folder=$2 file
+  local arguments=(--model "$folder" --rounds "$rounds" --out "$out" --name "$name" "${@:3}")
+  if [[ ${VLLM_PYTHON:-} ]]; then arguments+=(--vllm "$VLLM_PYTHON"); else skipped vLLM 'VLLM_PYTHON names no Python'; fi
+  local files=("bfloat16=${GGUF_BF16:-$folder/bf16.gguf}" "int8=${GGUF_Q8_0:-$folder/q8_0.gguf}"
+    "int4=${GGUF_Q4_0:-$folder/q4_0.gguf}") given=()
+  for file in "${files[@]}"; do
+    [[ -f ${file#*=} ]] && given+=(--gguf "$file")
+  done
+  if [[ ! ${LLAMA_BIN:-} ]]; then
+    skipped llama.cpp 'LLAMA_BIN names no folder'
+  elif [[ ! ${given[*]} ]]; then
+    skipped llama.cpp "there is no GGUF file for $folder"
+  else
+    arguments+=(--llama "$LLAMA_BIN" "${given[@]}")
+  fi
+  rm -f "$out/$name.txt"
+  record "$name-log" python3 "$bench/bench_peers.py" "${arguments[@]}"
+}
+
+moe() {
+  heading 'A mixture of experts in the width of Qwen3-30B-A3B, on this engine and on its peers'
+  [[ $python ]] || return 0
+  GGUF_BF16='' GGUF_Q8_0='' GGUF_Q4_0='' compare moe "$(made qwen3-moe)" --works prefill,decode
+}
+
+peers() {
+  heading 'Typical CPU workloads, on this engine and on its peers'
+  [[ ${MODEL:-} || $python ]] || return 0
+  compare peers "${MODEL:-$(made "$shape")}"
+}
+
+chosen=("$@")
+[[ $# -gt 0 ]] || read -r -a chosen <<< "${PARTS:-${parts[*]}}"
+for part in "${chosen[@]}"; do
+  if [[ " ${parts[*]} " != *" $part "* ]]; then
+    echo "There is no part $part; known are: ${parts[*]}" >&2
+    exit 2
+  fi
+done
 
 read -r load _ < /proc/loadavg
 if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
@@ -38,142 +292,28 @@ if [[ ! -x $python ]] || ! "$python" -c 'import numpy, tokenizers' 2> /dev/null;
   echo "Installing numpy and tokenizers into build/venv-bench"
   if ! { python3 -m venv build/venv-bench &&
     build/venv-bench/bin/pip install --quiet --disable-pip-version-check numpy tokenizers; }; then
-    echo "Installation failed: no comparison of tokenizers, no random model." >&2
+    echo "Installation failed: what needs random models is left out." >&2
     python=
   fi
 fi
 
-heading 'Messages of a decode step through all actors (the worker computes nothing)'
-record actors "$release/tests/bench_actors" "$tokenizers/qwen2" 2000 9
-for running in 1 64; do
-  row "actors, $running running: us per step" '< 60' \
-    "$(awk -v n=$running '$1 == n && $2 == "no" && $3 == "no" { print $4 }' "$out/actors.txt")"
-  row "actors, $running running: us more through rings" '< 40' \
-    "$(awk -v n=$running '$1 == n && $2 == "no" { if ($3 == "yes") print $4 - near; near = $4 }' "$out/actors.txt")"
+: > "$out/table.txt"
+rm -f "$out"/moe.txt "$out"/peers.txt
+number=0
+for part in "${chosen[@]}"; do
+  number=$((number + 1))
+  # Of a part that fails, the others know nothing.
+  set +e
+  (set -e && "$part")
+  [[ $? -eq 0 ]] || row "$part" '-' failed
+  set -e
 done
 
-heading 'Shared-memory rings between processes'
-record ring "$release/tests/bench_ring"
-row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
-
-heading 'Pictures: preprocessing on one thread'
-record pictures build/venv/bin/python tests/support/bench_pictures.py "$release/tests/bench_pictures"
-model=build/models/gemma3-vision
-[[ -d $model ]] || build/venv/bin/python tests/support/make_model.py gemma3-vision "$model"
-record tower build/venv/bin/python tests/support/bench_tower.py "$release/troupe" "$model"
-row 'pictures per second, by those of Pillow' '> 2' "$(awk '/geometric mean/ { print $NF }' "$out/pictures.txt")"
-
-heading 'Mamba-2 beside transformers'
-record mamba "${TRANSFORMERS_PYTHON:-build/venv/bin/python}" tests/support/bench_mamba.py "$release/troupe" build/models/mamba2
-row 'Mamba-2, tokens by those of transformers' '> 5' "$(awk '/in transformers/ { print $NF }' "$out/mamba.txt")"
-row 'Mamba-2, prompts by those of transformers' '> 5' "$(awk '/in transformers/ { print $(NF - 2) }' "$out/mamba.txt")"
-
-heading 'Topologies: overhead of separate processes, and pause of a stream when one is killed'
-record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5
-record topologies-free env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5 --threads 1
-record streams env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_streams.py 1000 32
-over_single() { awk '/^multi-process/ { print $4 }' "$out/$1.txt"; }
-row 'multi-process over single process, per token: us' '< 40' "$(over_single topologies)"
-row '  with one compute thread: us' '< 40' "$(over_single topologies-free)"
-row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
-row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"
-row 'all processes while idle: % of a core' '< 1' "$(awk '/^multi-process/ { print $10 }' "$out/topologies.txt")"
-
-heading 'The cache server beside those of LMCache and Redis'
-record cache-server build/venv/bin/python tests/support/bench_cache_server.py "$release/troupe" \
-  "$release/tests/bench_cache_server"
-# cache_server SERVER OPERATION BYTES CLIENTS COLUMN
-cache_server() {
-  awk -v s="$1" -v o="$2" -v b="$3" -v c="$4" -v n="$5" '$1 == s && $2 == o && $3 == b && $4 == c { print $n }' \
-    "$out/cache-server.txt"
-}
-for clients in 1 64; do
-  row "cache server, 1 MB values, $clients clients: MB/s" "> $(cache_server redis get 1048576 $clients 7)" \
-    "$(cache_server troupe get 1048576 $clients 7)"
-  if [[ ${LMCACHE_PYTHON:-} ]]; then
-    row "cache server, $clients clients: times lmcache_server" '> 5' \
-      "$(awk -v a="$(cache_server troupe exist 0 $clients 5)" -v b="$(cache_server lmcache_server exist 0 $clients 5)" \
-        'BEGIN { printf "%.1f", a / b }')"
-  fi
-done
-
-heading 'The block pool with a million blocks, and block hashes'
-record cache "$release/tests/bench_cache" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
-for operation in allocate free hit; do
-  row "$operation a block: ns" '< 100' "$(awk -v name="^${operation}_block.*_median" '$1 ~ name { print $2 }' "$out/cache.txt")"
-done
-
-heading 'The scheduler with its KV cache'
-record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
-row 'scheduler, 256 running: us per step' '< 150' "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
-
-heading 'Host time of a step besides the model'
-record step "$release/tests/bench_step" --benchmark_repetitions=3 --benchmark_report_aggregates_only=true
-step_us() { awk -v name="^decode_step/$1/.*_median" '$1 ~ name { print $2 }' "$out/step.txt"; }
-row 'a step, 256 running, at 32k over 1k tokens: times' '< 1.5' \
-  "$(awk -v long="$(step_us 256/32768)" -v short="$(step_us 256/1024)" 'BEGIN { printf "%.2f", long / short }')"
-
-if [[ ${VLLM_PYTHON:-} ]]; then
-  heading "This scheduler and vLLM's own, interleaved"
-  record schedulers python3 tests/support/bench_schedulers.py "$VLLM_PYTHON" "$release/tests/bench_scheduler"
-  for running in 1 64 256 1024; do
-    row "scheduler, $running running: times faster than vLLM's" '> 20' \
-      "$(awk -v n=$running '$1 == n { print $4 }' "$out/schedulers.txt")"
-  done
-fi
-
-heading 'Tokenizers on one thread: this repository and multilingual text'
-text=$out/text.txt
-git ls-files -z -- '*.md' '*.hpp' '*.cpp' '*.py' | xargs -0 cat > "$text"
-PYTHONUTF8=1 python3 -c '
-import json, sys
-for line in open(sys.argv[1], encoding="utf-8"):
-    print(json.loads(line)["text"])' "$tokenizers/qwen2/vectors.jsonl" >> "$text"
-for name in qwen2 llama3 gemma; do
-  echo "$name:"
-  record "tokenizer-$name" "$release/tests/bench_tokenizer" "$tokenizers/$name" "$text" 2 | tail -n 1
-  ours=$(sed -n 's|.*encode \([0-9.]*\) MB/s.*|\1|p' "$out/tokenizer-$name.txt")
-  theirs='not measured'
-  if [[ $python ]]; then
-    record "tokenizer-$name-hf" "$python" tests/support/bench_tokenizers.py "$tokenizers/$name" "$text" 2
-    theirs=$(sed -n 's|.*encode \([0-9.]*\) MB/s.*|\1|p' "$out/tokenizer-$name-hf.txt")
-  fi
-  row "tokenizer $name against Hugging Face: MB/s" "> $theirs" "$ours"
-done
-
-heading 'From the start of troupe serve to the first token of the demo model'
-record first_token env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_first_token.py 9
-row 'start to first token, demo model: s' '< 1' "$(sed -n 's/^median: first token after \([0-9.]*\) s/\1/p' "$out/first_token.txt")"
-
-heading 'Kernels, as fractions of the peak bandwidth and arithmetic of this machine'
-record kernels "$release/tests/bench_kernels" --benchmark_min_time=0.1
-
-heading 'The demo model: one batch, then a queue of requests'
-record demo-latency "$release/troupe" bench latency --batch-size 8 --input-len 32 --output-len 128 --num-iters-warmup 1 --num-iters 5
-record demo-throughput "$release/troupe" bench throughput --num-prompts 200 --input-len 128 --output-len 128
-
-heading 'Typical CPU workloads, on this engine and on its peers'
-model=${MODEL:-}
-if [[ ! $model && $python ]]; then
-  model=build/models/$shape
-  [[ -f $model/model.safetensors ]] || "$python" tests/support/make_model.py "$shape" "$model"
-fi
-rm -f "$out/peers.txt"
-if [[ $model ]]; then
-  peers=(--model "$model" --rounds "${ROUNDS:-3}" --out "$out")
-  [[ ${VLLM_PYTHON:-} ]] && peers+=(--vllm "$VLLM_PYTHON")
-  [[ ${LLAMA_BIN:-} ]] && peers+=(--llama "$LLAMA_BIN")
-  for width in bfloat16:GGUF_BF16 int8:GGUF_Q8_0 int4:GGUF_Q4_0; do
-    file=${width#*:}
-    [[ ${!file:-} ]] && peers+=(--gguf "${width%:*}=${!file}")
-  done
-  record peers-log python3 tools/bench_peers.py "${peers[@]}"
-fi
-
-heading 'Goals'
+printf '\n== Goals\n'
 printf '%-52s %14s %16s\n' '' goal measured
 cat "$out/table.txt"
-if [[ -f $out/peers.txt ]]; then
-  printf '\n%s:\n' "$model"
-  cat "$out/peers.txt"
-fi
+for name in moe peers; do
+  [[ -f $out/$name.txt ]] || continue
+  printf '\n%s:\n' "$name"
+  cat "$out/$name.txt"
+done

@@ -43,7 +43,7 @@ std::string kv_transfer_config(const EngineOptions& engine) {
   if (splits && config.empty())
     config = R"({"kv_connector": "PeerConnector", "kv_role": "kv_both"})";
   if (engine.prefix_cache_snapshot.empty()) return config;
-  const nlohmann::json snapshot = {{"kv_connector", "ExampleConnector"},
+  const nlohmann::json snapshot = {{"kv_connector", "FileConnector"},
                                    {"kv_role", "kv_both"},
                                    {"kv_connector_extra_config",
                                     {{"shared_storage_path", engine.prefix_cache_snapshot},

@@ -172,6 +172,10 @@ void bind_options(OptionSet& set, Options& options) {
            {"last", "least-work"})
       .add("async-scheduling", engine.async_scheduling,
            "schedule the next step while the current one runs")
+      .add("disable-jump-forward", engine.disable_jump_forward,
+           "compute text that a grammar all but determines token by token; otherwise it takes one "
+           "step, but for models with state layers and with speculative-config. The tokens are the "
+           "same")
       .add("watermark", engine.watermark,
            "fraction of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,
@@ -241,7 +245,7 @@ void bind_options(OptionSet& set, Options& options) {
           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
           "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
           "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
-          "come true, the default with suffix")
+          "come true and where many requests run, true by default")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: encoder outputs are loaded from other engines and saved for them; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
@@ -249,11 +253,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("kv-transfer-config", engine.kv_transfer_config,
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
            "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
-           "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
-           "MultiConnector: several of them; BlendConnector: pieces of prompts at any place; "
-           "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
-           "kv_load_failure_policy "
-           "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
+           "FileConnector: files; ExampleConnector: vLLM's files of whole prompts; "
+           "LMCacheConnectorV1: as LMCache; PeerConnector: other engines; MultiConnector: several "
+           "of them; BlendConnector: pieces of prompts at any place; DecodeBenchConnector: noise), "
+           "kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy (recompute, fail), "
+           "kv_connector_extra_config, kv_connector_module_path")
       .add("session-ttl-s", engine.session_ttl_s,
            "seconds for which the KV cache keeps the blocks of a session's last request "
            "(session_id, X-Session-ID), unless their space is needed; 0: they may be evicted at "
@@ -418,6 +422,11 @@ void bind_options(OptionSet& set, Options& options) {
            "format of the model's reasoning: auto (by the chat template), none, or one of "
            "deepseek_r1, deepseek_v3, qwen3, glm45, kimi_k2, minimax_m2, seed_oss, mistral, "
            "granite, openai_gptoss")
+      .add(
+          "reasoning-config", server.reasoning_config,
+          "JSON object for thinking_token_budget of requests: reasoning_end_str is generated where "
+          "the budget is spent (default: the marker that ends reasoning, which it has to have), "
+          "reasoning_start_str begins what is counted")
       .add("enable-auto-tool-choice", server.enable_auto_tool_choice,
            "parse tool calls if a request has tools and does not force a call")
       .add("exclude-tools-when-tool-choice-none", server.exclude_tools_when_tool_choice_none,

@@ -57,6 +57,7 @@ struct EngineOptions {
   bool enable_priority_preemption = false;
   std::string preemption_victim = "last";
   bool async_scheduling = true;
+  bool disable_jump_forward = false;
   double watermark = 0;
   std::int64_t num_gpu_blocks_override = 0;  ///< 0: derived from the memory
   std::int64_t kv_cache_memory_bytes = 0;    ///< 0: a fraction of the free memory
@@ -146,6 +147,7 @@ struct ServerOptions {
   std::string tool_call_parser = "auto";
   std::string tool_strict_level = "auto";
   std::string reasoning_parser = "auto";
+  std::string reasoning_config;
   bool enable_auto_tool_choice = true;
   bool exclude_tools_when_tool_choice_none = false;
   bool resume = false;

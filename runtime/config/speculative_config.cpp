@@ -141,7 +141,7 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     return wrong("method", "is missing, expected one of " + method_names());
   if (method != "suffix" && (depth || cached_requests || spec_factor || token_prob))
     return wrong("suffix_decoding_*", "is valid for method \"suffix\" only");
-  config.adaptive = adaptive.value_or(method == "suffix");
+  config.adaptive = adaptive.value_or(true);
   if (method == "suffix") {
     if (!config.draft_model.empty()) return wrong("model", "is not valid for method \"suffix\"");
     if (min_match || max_match)

@@ -17,8 +17,8 @@ inline constexpr std::int32_t kDraftModelSlots = 1;
 /// "deepseek_mtp"; with model alone it is "draft_model"), num_speculative_tokens (1 to 128; for
 /// "mtp" 1 if it is missing); for "ngram" prompt_lookup_min and prompt_lookup_max (each defaults to
 /// the other one, both to 5); for "suffix" suffix_decoding_*; for a draft model or head
-/// quantization, max_model_len and, but for "mtp", model; for all adaptive, true by default for
-/// "suffix" only. draft_tensor_parallel_size may be 1 or the engine's: the draft model is sharded
+/// quantization, max_model_len and, but for "mtp", model; for all adaptive, by default true.
+/// draft_tensor_parallel_size may be 1 or the engine's: the draft model is sharded
 /// over the model's workers, with the same result either way. Options that do not affect tokens
 /// (enforce_eager etc.) are accepted and ignored; null means missing. Empty text: no speculative
 /// decoding. Errors name the key and its value.

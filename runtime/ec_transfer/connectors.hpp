@@ -32,15 +32,17 @@ inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
     const ECConnectorContext& context);
 
 /// ECNetworkConnector: the memory of the topology's encoders, ec_buffer_size bytes of each, and of
-/// the processes that have fetched from them. Extra configuration: pool, "default".
+/// the processes that have fetched from them: a request waits until its outputs have been fetched,
+/// other requests go on meanwhile. Extra configuration: pool, "default".
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_network_store(
     const ECConnectorContext& context);
 
 using OpenOutputStore = Result<std::shared_ptr<OutputStore>> (*)(const ECConnectorContext&);
 
-/// The two sides of a connector of a store. What the store takes long for is done on a thread of
-/// their own, lookups and saves; a lookup without an answer within lookup_timeout_s (of
-/// ec_connector_extra_config; 1) counts as a miss. Loads are done by the step that needs them.
+/// The two sides of a connector of a store. What the store takes long for is done on threads of
+/// their own, lookups, fetches and saves; a lookup without an answer within lookup_timeout_s (of
+/// ec_connector_extra_config; 1) counts as a miss, and so does a fetch that takes 10 s. Loads are done
+/// by the step that needs them.
 [[nodiscard]] Result<std::shared_ptr<ECConnector>> make_store_connector(
     OpenOutputStore open, const ECConnectorContext& context);
 [[nodiscard]] Result<std::unique_ptr<ECConnectorWorker>> make_store_connector_worker(

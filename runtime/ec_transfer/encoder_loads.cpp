@@ -20,8 +20,8 @@ std::optional<Number> take_number(std::string_view& text) {
 std::string pack_encoder_loads(const std::vector<EncoderLoad>& loads) {
   std::string text;
   for (const EncoderLoad& load : loads)
-    text += std::to_string(load.num_rows) + ' ' + std::to_string(load.identifier.size()) + ' ' +
-            load.identifier;
+    text += std::to_string(load.num_rows) + (load.is_fetch ? " 1 " : " 0 ") +
+            std::to_string(load.identifier.size()) + ' ' + load.identifier;
   return text;
 }
 
@@ -29,9 +29,11 @@ std::optional<std::vector<EncoderLoad>> unpack_encoder_loads(std::string_view te
   std::vector<EncoderLoad> loads;
   while (!text.empty()) {
     const auto num_rows = take_number<std::int32_t>(text);
-    const auto size = num_rows ? take_number<std::size_t>(text) : std::nullopt;
-    if (!size || *num_rows < 1 || *size > text.size()) return std::nullopt;
-    loads.push_back({std::string(text.substr(0, *size)), *num_rows});
+    const auto is_fetch = num_rows ? take_number<int>(text) : std::nullopt;
+    const auto size = is_fetch ? take_number<std::size_t>(text) : std::nullopt;
+    if (!size || *num_rows < 1 || *is_fetch < 0 || *is_fetch > 1 || *size > text.size())
+      return std::nullopt;
+    loads.push_back({std::string(text.substr(0, *size)), *num_rows, *is_fetch == 1});
     text.remove_prefix(*size);
   }
   return loads;

@@ -1,23 +1,16 @@
 // ECExampleConnector: outputs as files of a folder, as vLLM's connector of that name.
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "runtime/base/file.hpp"
-#include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/json.hpp"
 #include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
 #include "runtime/models/half_floats.hpp"
 #include "runtime/models/safetensors.hpp"
+#include "runtime/models/tensor_file.hpp"
 
 namespace troupe {
 namespace {
@@ -40,10 +33,6 @@ bool is_folder_name(const std::string& identifier) {
 std::string digest_of(std::span<const float> values) {
   const auto bytes = std::as_bytes(values);
   return to_hex(xxh3_128({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
-}
-
-Error system_error(const std::string& what, const std::filesystem::path& path) {
-  return {ErrorCode::kIo, "cannot " + what + " " + path.string() + ": " + std::strerror(errno)};
 }
 
 /// vLLM writes the type that its model computes in.
@@ -92,20 +81,14 @@ class SafetensorsStore final : public OutputStore {
                      ", expected " + shape_text(expected));
     if (view.type != TensorType::kF32) return widened(view);  // another program's
     const auto values = view.elements<float>();
-    std::uint64_t header_size = 0;
-    std::memcpy(&header_size, bytes.data(), kLengthSize);
-    const nlohmann::json header =
-        nlohmann::json::parse(std::string_view(*file).substr(kLengthSize, header_size), nullptr,
-                              /*allow_exceptions=*/false);
     // What other programs write has none of these.
-    const nlohmann::json metadata = header.value("__metadata__", nlohmann::json::object());
-    if (metadata.is_object() && metadata.contains("encoder") && metadata["encoder"] != encoder_key_)
-      return corrupt("encoder is " + metadata["encoder"].dump() + ", expected \"" + encoder_key_ +
+    auto metadata = tensor_file_metadata(bytes);
+    if (metadata.contains("encoder") && metadata["encoder"] != encoder_key_)
+      return corrupt("encoder is \"" + metadata["encoder"] + "\", expected \"" + encoder_key_ +
                      "\"");
-    if (metadata.is_object() && metadata.contains("xxh3_128") &&
-        metadata["xxh3_128"] != digest_of(values))
+    if (metadata.contains("xxh3_128") && metadata["xxh3_128"] != digest_of(values))
       return corrupt(std::string("xxh3_128 of ") + kTensorName + " is " + digest_of(values) +
-                     ", expected " + metadata["xxh3_128"].dump());
+                     ", expected \"" + metadata["xxh3_128"] + "\"");
     return StoredOutput{file, values};
   }
 
@@ -113,39 +96,12 @@ class SafetensorsStore final : public OutputStore {
                     std::span<const float> values) override {
     if (!is_folder_name(identifier))
       return invalid_argument("the identifier cannot be the name of a folder");
-    nlohmann::json header = {
-        {"__metadata__",
-         {{"format", "pt"}, {"encoder", encoder_key_}, {"xxh3_128", digest_of(values)}}},
-        {kTensorName,
-         {{"dtype", "F32"},
-          {"shape", {shape.num_rows, shape.hidden_size}},
-          {"data_offsets", {0, shape.num_bytes()}}}}};
-    std::string text = header.dump();
-    text.resize((text.size() + kLengthSize - 1) / kLengthSize * kLengthSize, ' ');
-    const std::uint64_t length = text.size();  // little endian, as every machine we build for
-
-    const std::filesystem::path path = path_of(identifier);
-    std::error_code error;
-    std::filesystem::create_directories(path.parent_path(), error);
-    if (error)
-      return Error{ErrorCode::kIo,
-                   "cannot make " + path.parent_path().string() + ": " + error.message()};
-    std::string unfinished = path.string() + ".XXXXXX";
-    const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));
-    if (!file.valid()) return system_error("write", unfinished);
-    const auto written = [&]() -> Result<void> {
-      // What may be read of it, its folder says.
-      if (::fchmod(file.get(), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) != 0 ||
-          !write_all(file.get(), std::as_bytes(std::span(&length, 1)), 0) ||
-          !write_all(file.get(), std::as_bytes(std::span(text)), kLengthSize) ||
-          !write_all(file.get(), std::as_bytes(values), kLengthSize + text.size()))
-        return system_error("write", unfinished);
-      if (::rename(unfinished.c_str(), path.c_str()) != 0)
-        return system_error("rename", unfinished);
-      return {};
-    }();
-    if (!written.ok()) ::unlink(unfinished.c_str());
-    return written;
+    return write_tensor_file(
+        path_of(identifier), kTensorName,
+        {.type = TensorType::kF32,
+         .shape = {shape.num_rows, shape.hidden_size},
+         .bytes = std::as_bytes(values)},
+        {{"format", "pt"}, {"encoder", encoder_key_}, {"xxh3_128", digest_of(values)}});
   }
 
  private:

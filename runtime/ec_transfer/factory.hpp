@@ -41,7 +41,7 @@ struct ECConnectorKind {
 inline constexpr const char* kNetworkConnector = "ECNetworkConnector";
 
 /// Of the interfaces ECConnector, ECConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kECConnectorInterface = 2;
+inline constexpr std::uint32_t kECConnectorInterface = 3;
 
 /// What a shared object exports under the name kECConnectorModule, as a constant:
 ///

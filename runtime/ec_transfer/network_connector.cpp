@@ -8,8 +8,8 @@
 namespace troupe {
 namespace {
 
-/// What this process has, and behind it what the encoders have. What has been fetched is kept here
-/// as well.
+/// What this process has, and behind it what the encoders have. What is fetched from them is kept
+/// here, and loaded from here.
 class NetworkStore final : public OutputStore {
  public:
   NetworkStore(std::shared_ptr<OutputStore> local, std::shared_ptr<RemoteOutputs> remote,
@@ -23,11 +23,7 @@ class NetworkStore final : public OutputStore {
            (remote_ != nullptr && remote_->has(encoder_key_, identifier));
   }
   Result<StoredOutput> load(const std::string& identifier, const OutputShape& shape) override {
-    auto here = local_->load(identifier, shape);
-    if (here.ok() || remote_ == nullptr) return here;
-    ASSIGN_OR_RETURN(StoredOutput fetched, remote_->load(encoder_key_, identifier, shape));
-    static_cast<void>(local_->save(identifier, shape, fetched.values));  // else it is fetched again
-    return fetched;
+    return local_->load(identifier, shape);
   }
   Result<void> save(const std::string& identifier, const OutputShape& shape,
                     std::span<const float> values) override {
@@ -35,6 +31,12 @@ class NetworkStore final : public OutputStore {
   }
   /// An encoder's own: without requests to others.
   bool is_immediate() const noexcept override { return remote_ == nullptr; }
+  bool needs_fetch() const noexcept override { return remote_ != nullptr; }
+  Result<void> fetch(const std::string& identifier, const OutputShape& shape) override {
+    if (remote_ == nullptr || local_->has(identifier)) return {};
+    ASSIGN_OR_RETURN(const StoredOutput fetched, remote_->load(encoder_key_, identifier, shape));
+    return local_->save(identifier, shape, fetched.values);
+  }
 
  private:
   std::shared_ptr<OutputStore> local_;

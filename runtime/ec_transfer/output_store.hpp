@@ -46,6 +46,11 @@ class OutputStore {
                             std::span<const float> values) = 0;
   /// Whether it is in this process's memory: calls return at once.
   [[nodiscard]] virtual bool is_immediate() const noexcept { return false; }
+  /// Whether what is elsewhere must be fetched before it is loaded, as over a network.
+  [[nodiscard]] virtual bool needs_fetch() const noexcept { return false; }
+  /// Brings an output where load finds it at once. Takes as long as the network takes. Errors:
+  /// those of load; kUnavailable, no answer.
+  virtual Result<void> fetch(const std::string&, const OutputShape&) { return {}; }
 };
 
 }  // namespace troupe

@@ -12,8 +12,6 @@
 namespace troupe {
 namespace {
 
-constexpr double kLookupTimeoutSeconds = 1;
-
 bool loads(ConnectorRole role) { return role != ConnectorRole::kProducer; }
 bool saves(ConnectorRole role) { return role != ConnectorRole::kConsumer; }
 
@@ -85,8 +83,8 @@ void StoreLookups::run() {
 // ---- the Scheduler's side -----------------------------------------------------------------------
 
 StoreConnector::StoreConnector(std::shared_ptr<OutputStore> store, ConnectorRole role,
-                               double lookup_timeout_s)
-    : store_(std::move(store)), role_(role), lookup_timeout_s_(lookup_timeout_s) {
+                               StoreTimeouts timeouts)
+    : store_(std::move(store)), role_(role), timeouts_(timeouts) {
   if (loads(role_) && !store_->is_immediate()) lookups_ = std::make_unique<StoreLookups>(store_);
 }
 
@@ -95,26 +93,40 @@ void StoreConnector::take_answers() {
   for (const auto& [identifier, has] : lookups_->take_answers()) {
     const auto known = items_.find(identifier);
     if (known == items_.end() || (known->second.has && !known->second.timed_out)) continue;
-    known->second.has = has;
-    known->second.timed_out = false;
+    if (has && store_->needs_fetch()) {
+      const std::int32_t num_rows = known->second.num_rows;
+      known->second = {.num_rows = num_rows, .is_fetching = true};
+      loads_.push_back({identifier, num_rows, /*is_fetch=*/true});
+    } else {
+      settle(known->second, has);
+    }
   }
 }
 
-std::optional<bool> StoreConnector::has_cache_item(const std::string& identifier, double now) {
+void StoreConnector::settle(Item& item, bool has) noexcept {
+  item.has = has;
+  item.is_fetching = false;
+  item.timed_out = false;
+}
+
+std::optional<bool> StoreConnector::has_cache_item(const MultiModalFeature& wanted, double now) {
   if (!loads(role_)) return false;
   take_answers();
+  const std::string& identifier = wanted.identifier;
   const auto [place, is_new] = items_.try_emplace(identifier);
   Item& item = place->second;
   if (is_new) {
-    item.asked_at = now;
+    item.num_rows = num_embeds(wanted);
     if (lookups_ != nullptr)
       lookups_->ask(identifier);
     else
       item.has = store_->has(identifier);
   }
-  if (!item.has && now - item.asked_at >= lookup_timeout_s_) {
+  if (!item.asked_at) item.asked_at = now;
+  const double timeout_s = item.is_fetching ? timeouts_.fetch_s : timeouts_.lookup_s;
+  if (!item.has && now - *item.asked_at >= timeout_s) {
     log_warning("the EC connector's store gives no answer: the item is encoded",
-                kv("identifier", identifier), kv("seconds", now - item.asked_at));
+                kv("identifier", identifier), kv("seconds", now - *item.asked_at));
     item.has = false;
     item.timed_out = true;
   }
@@ -126,6 +138,7 @@ void StoreConnector::update_state_after_alloc(const RequestState&, const MultiMo
 }
 
 std::string StoreConnector::build_connector_meta(const SchedulerOutput&) {
+  take_answers();
   return pack_encoder_loads(std::exchange(loads_, {}));
 }
 
@@ -133,10 +146,9 @@ void StoreConnector::update_connector_output(const ECConnectorOutput& output) {
   take_answers();
   const auto know = [this](const std::string& identifier, bool has) {
     const auto known = items_.find(identifier);
-    if (known == items_.end()) return;
-    known->second.has = has;
-    known->second.timed_out = false;
+    if (known != items_.end()) settle(known->second, has);
   };
+  for (const std::string& identifier : output.fetched) know(identifier, true);
   for (const std::string& identifier : output.failed) know(identifier, false);
   for (const std::string& identifier : output.saved) know(identifier, true);
 }
@@ -149,60 +161,30 @@ std::string StoreConnector::transfer_params(const RequestState& request) const {
   return params.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// ---- saves --------------------------------------------------------------------------------------
-
-StoreSaves::StoreSaves(std::shared_ptr<OutputStore> store, std::size_t max_bytes)
-    : store_(std::move(store)), max_bytes_(max_bytes), thread_([this] { run(); }) {}
-
-StoreSaves::~StoreSaves() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-void StoreSaves::add(std::string identifier, const OutputShape& shape, std::vector<float> values) {
-  const std::size_t num_bytes = shape.num_bytes();
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [&] { return waiting_bytes_ == 0 || waiting_bytes_ + num_bytes <= max_bytes_; });
-    waiting_.push_back({std::move(identifier), shape, std::move(values)});
-    waiting_bytes_ += num_bytes;
-  }
-  changed_.notify_all();
-}
-
-std::vector<std::string> StoreSaves::take_saved() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(saved_, {});
-}
-
-void StoreSaves::run() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
-    if (waiting_.empty()) return;
-    Output output = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    const bool saved = save_output(*store_, output.identifier, output.shape, output.values).ok();
-    lock.lock();
-    waiting_bytes_ -= output.shape.num_bytes();
-    if (saved) saved_.push_back(std::move(output.identifier));
-    changed_.notify_all();
-  }
-}
-
 // ---- the worker's side --------------------------------------------------------------------------
 
 StoreConnectorWorker::StoreConnectorWorker(std::shared_ptr<OutputStore> store,
                                            const ConnectorConfig& config)
     : store_(std::move(store)), role_(config.role) {
   if (saves(role_) && !store_->is_immediate())
-    saves_ = std::make_unique<StoreSaves>(store_, static_cast<std::size_t>(config.buffer_size));
+    saves_ = std::make_unique<Saves>(
+        [this](Save& save) {
+          if (save_output(*store_, save.identifier, save.shape, save.values).ok())
+            saves_->deliver(std::move(save.identifier));
+        },
+        [](const Save&) { return false; }, static_cast<std::size_t>(config.buffer_size));
+  if (loads(role_) && store_->needs_fetch())
+    fetches_ = std::make_unique<Fetches>([this](const EncoderLoad& wanted) { fetch(wanted); },
+                                         [](const EncoderLoad&) { return true; });
+}
+
+void StoreConnectorWorker::fetch(const EncoderLoad& wanted) {
+  const OutputShape shape{.num_rows = wanted.num_rows, .hidden_size = outputs_->memory().num_cols};
+  const auto fetched = store_->fetch(wanted.identifier, shape);
+  if (!fetched.ok())
+    log_warning("encoder output not fetched: the item is encoded",
+                kv("identifier", wanted.identifier), kv("error", fetched.error().message));
+  fetches_->deliver({wanted.identifier, fetched.ok()});
 }
 
 Result<void> StoreConnectorWorker::register_caches(Device& device, EncoderOutputs& outputs) {
@@ -235,6 +217,13 @@ void StoreConnectorWorker::start_load_caches(const std::string& metadata) {
   const auto wanted = unpack_encoder_loads(metadata);
   CHECK(wanted.has_value(), metadata.size());
   for (const EncoderLoad& output : *wanted) {
+    if (output.is_fetch) {
+      if (fetches_ != nullptr)
+        fetches_->add(output);
+      else
+        report_.fetched.push_back(output.identifier);
+      continue;
+    }
     if (outputs_->has(output.identifier)) continue;
     const auto loaded = load(output);
     if (loaded.ok()) {
@@ -264,14 +253,19 @@ void StoreConnectorWorker::save_caches(const std::string& identifier) {
   // The step itself reports errors of the device.
   if (!device_->synchronize().ok()) return;
   if (saves_ != nullptr)
-    saves_->add(identifier, shape, std::move(values));
+    saves_->add({identifier, shape, std::move(values)}, shape.num_bytes());
   else if (save_output(*store_, identifier, shape, values).ok())
     report_.saved.push_back(identifier);
 }
 
 ECConnectorOutput StoreConnectorWorker::get_finished() {
   ECConnectorOutput report = std::exchange(report_, {});
-  if (saves_ != nullptr) report.saved = saves_->take_saved();
+  if (saves_ != nullptr) report.saved = saves_->take_done();
+  if (fetches_ != nullptr)
+    for (Fetched& fetched : fetches_->take_done()) {
+      if (!fetched.is_there) report.failed.push_back(fetched.identifier);
+      report.fetched.push_back(std::move(fetched.identifier));
+    }
   return report;
 }
 
@@ -280,11 +274,11 @@ ECConnectorOutput StoreConnectorWorker::get_finished() {
 Result<std::shared_ptr<ECConnector>> make_store_connector(OpenOutputStore open,
                                                           const ECConnectorContext& context) {
   ASSIGN_OR_RETURN(std::shared_ptr<OutputStore> store, open(context));
-  ASSIGN_OR_RETURN(const double timeout_s,
-                   ConnectorExtraConfig(ConnectorKind::kEC, context.config)
-                       .take_seconds(kLookupTimeoutKey, kLookupTimeoutSeconds));
+  StoreTimeouts timeouts;
+  ASSIGN_OR_RETURN(timeouts.lookup_s, ConnectorExtraConfig(ConnectorKind::kEC, context.config)
+                                          .take_seconds(kLookupTimeoutKey, timeouts.lookup_s));
   return std::shared_ptr<ECConnector>(
-      std::make_shared<StoreConnector>(std::move(store), context.config.role, timeout_s));
+      std::make_shared<StoreConnector>(std::move(store), context.config.role, timeouts));
 }
 
 Result<std::unique_ptr<ECConnectorWorker>> make_store_connector_worker(

@@ -2,7 +2,6 @@
 // The two sides of an EC connector whose outputs lie in a store.
 
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "runtime/ec_transfer/output_store.hpp"
 #include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/worker/ec_connector_worker.hpp"
+#include "runtime/worker/transfer_thread.hpp"
 
 namespace troupe {
 
@@ -46,14 +46,21 @@ class StoreLookups {
   std::thread thread_;
 };
 
-/// Remembers for each output of requests whether the store has it, from the first query until the
-/// last of the requests has finished. The answer may be outdated, which is detected when it is
-/// loaded.
+/// Seconds after which something counts as a miss.
+struct StoreTimeouts {
+  double lookup_s = 1;
+  double fetch_s = 10;
+};
+
+/// Knows of each output that requests have whether the store has it, from the first query until the
+/// last of the requests has gone: what it then says of it may be too late, and shows when it is
+/// loaded. Where the store is behind a network the workers fetch it first: the next step has that
+/// in its metadata, and the output counts as not known until all of them have it.
 class StoreConnector final : public ECConnector {
  public:
-  StoreConnector(std::shared_ptr<OutputStore> store, ConnectorRole role, double lookup_timeout_s);
+  StoreConnector(std::shared_ptr<OutputStore> store, ConnectorRole role, StoreTimeouts timeouts);
 
-  [[nodiscard]] std::optional<bool> has_cache_item(const std::string& identifier,
+  [[nodiscard]] std::optional<bool> has_cache_item(const MultiModalFeature& item,
                                                    double now) override;
   void update_state_after_alloc(const RequestState& request,
                                 const MultiModalFeature& item) override;
@@ -68,52 +75,22 @@ class StoreConnector final : public ECConnector {
 
  private:
   struct Item {
-    std::optional<bool> has;
-    double asked_at = 0;
-    bool timed_out = false;  ///< `has` is what an answer that is not there counts as
+    std::int32_t num_rows = 0;
+    std::optional<bool> has;         ///< and can be loaded
+    bool is_fetching = false;        ///< else it is looked up
+    std::optional<double> asked_at;  ///< when a query first found it so
+    bool timed_out = false;          ///< `has` is what an answer that is not there counts as
   };
   void take_answers();
+  /// What is known of an item is no longer open.
+  static void settle(Item& item, bool has) noexcept;
 
   std::shared_ptr<OutputStore> store_;
   ConnectorRole role_;
-  double lookup_timeout_s_;
+  StoreTimeouts timeouts_;
   std::unique_ptr<StoreLookups> lookups_;  ///< null: the store answers at once
   std::unordered_map<std::string, Item> items_;
-  std::vector<EncoderLoad> loads_;  ///< of the step that is planned
-};
-
-/// Saves outputs into a store, on a thread of its own. What waits for it takes at most `max_bytes`,
-/// or one output. Used by one thread.
-class StoreSaves {
- public:
-  StoreSaves(std::shared_ptr<OutputStore> store, std::size_t max_bytes);
-  /// Saves what is waiting.
-  ~StoreSaves();
-  StoreSaves(const StoreSaves&) = delete;
-  StoreSaves& operator=(const StoreSaves&) = delete;
-
-  /// Waits until there is room. Pre: values.size() == shape.num_values().
-  void add(std::string identifier, const OutputShape& shape, std::vector<float> values);
-  /// Of those that have been saved since the last call.
-  [[nodiscard]] std::vector<std::string> take_saved();
-
- private:
-  struct Output {
-    std::string identifier;
-    OutputShape shape;
-    std::vector<float> values;
-  };
-  void run();
-
-  std::shared_ptr<OutputStore> store_;
-  std::size_t max_bytes_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Output> waiting_;
-  std::size_t waiting_bytes_ = 0;
-  std::vector<std::string> saved_;
-  bool ends_ = false;
-  std::thread thread_;
+  std::vector<EncoderLoad> loads_;  ///< of the step that is planned, and fetches
 };
 
 class StoreConnectorWorker final : public ECConnectorWorker {
@@ -126,15 +103,30 @@ class StoreConnectorWorker final : public ECConnectorWorker {
   [[nodiscard]] ECConnectorOutput get_finished() override;
 
  private:
+  struct Save {
+    std::string identifier;
+    OutputShape shape;
+    std::vector<float> values;
+  };
+  struct Fetched {
+    std::string identifier;
+    bool is_there = false;
+  };
+  using Saves = TransferThread<Save, std::string>;
+  using Fetches = TransferThread<EncoderLoad, Fetched>;
+
   /// Errors: those of the store; kInternal, there is no room.
   Result<void> load(const EncoderLoad& wanted);
+  void fetch(const EncoderLoad& wanted);
 
   std::shared_ptr<OutputStore> store_;
   ConnectorRole role_;
-  std::unique_ptr<StoreSaves> saves_;  ///< null: the store saves at once, or nothing is saved
   Device* device_ = nullptr;
   EncoderOutputs* outputs_ = nullptr;
   ECConnectorOutput report_;
+  // Last: they use the others.
+  std::unique_ptr<Saves> saves_;      ///< null: the store saves at once, or nothing is saved
+  std::unique_ptr<Fetches> fetches_;  ///< null: what the store has can be loaded
 };
 
 }  // namespace troupe

@@ -12,12 +12,20 @@
 
 namespace troupe {
 
+/// How a tensor's shape differs elsewhere.
+enum class GgufShape : std::uint8_t {
+  kSame,
+  kRow,          ///< a vector is a matrix of one row
+  kVector,       ///< a matrix is a vector
+  kConvolution,  ///< a matrix has one more dimension, of 1, in its middle
+};
+
 /// Renames the prefix of a tensor's name after "blk.N." to a name after "model.layers.N.". An
 /// asterisk in it is the index of each matrix stacked in the tensor.
 struct GgufRenaming {
   std::string_view gguf;
   std::string_view name;
-  bool is_row = false;  ///< a vector that is a matrix of one row elsewhere
+  GgufShape shape = GgufShape::kSame;
 };
 
 /// An encoder of pictures of the family, which is in a file of its own (mmproj.hpp).
@@ -47,6 +55,8 @@ struct GgufArchitecture {
   std::span<const std::string_view> keys = {};
   /// Layer tensors whose names differ from those of the plain decoder.
   std::span<const GgufRenaming> tensors = {};
+  /// The same of tensors outside of layers: whole prefixes.
+  std::span<const GgufRenaming> outside = {};
   /// Adds architecture-specific fields to config.json. Null: none.
   void (*add_config)(GgufMetadata& metadata, const std::string& prefix,
                      nlohmann::json& config) = nullptr;

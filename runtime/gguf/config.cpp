@@ -154,6 +154,8 @@ Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& 
       {"attention_bias", gguf.tensors.contains("blk.0.attn_q.bias")},
       {"attention_output_bias", gguf.tensors.contains("blk.0.attn_output.bias")},
       {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
+      {"mamba_conv_bias", gguf.tensors.contains("blk.0.ssm_conv1d.bias")},
+      {"mamba_rms_norm", gguf.tensors.contains("blk.0.ssm_norm.weight")},
       {"rope_parameters", rope_parameters(gguf, architecture, metadata, rotary_dim)}};
   if (architecture.rotates_part)
     config["partial_rotary_factor"] = rotated_share(rotary_dim, head_dim);

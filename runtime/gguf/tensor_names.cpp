@@ -37,17 +37,26 @@ std::string rename(std::string_view gguf, std::span<const GgufRenaming> renaming
   return {};
 }
 
-/// Whether the weight of that name is a matrix of one row, which is a vector in the file.
-bool is_row(std::string_view name, const GgufArchitecture& architecture) {
-  return std::ranges::any_of(architecture.tensors, [&](const GgufRenaming& each) {
-    return each.is_row && name.find(each.name) != std::string_view::npos;
+/// The shape of the tensor that is called `name` elsewhere.
+std::vector<std::int64_t> huggingface_shape(std::string_view name,
+                                            const GgufArchitecture& architecture,
+                                            std::vector<std::int64_t> shape) {
+  const auto found = std::ranges::find_if(architecture.tensors, [&](const GgufRenaming& each) {
+    return each.shape != GgufShape::kSame && name.find(each.name) != std::string_view::npos;
   });
+  if (found == architecture.tensors.end()) return shape;
+  if (found->shape == GgufShape::kRow && shape.size() == 1) shape.insert(shape.begin(), 1);
+  if (found->shape == GgufShape::kConvolution && shape.size() == 2)
+    shape.insert(shape.begin() + 1, 1);
+  if (found->shape == GgufShape::kVector && shape.size() == 2) shape = {shape[0] * shape[1]};
+  return shape;
 }
 
 /// The name, with an asterisk for the index of a stacked matrix.
 std::string huggingface_name(std::string_view gguf_name, const GgufArchitecture& architecture) {
   if (!gguf_name.starts_with(kLayer)) {
-    std::string renamed = rename(gguf_name, kOutside);
+    std::string renamed = rename(gguf_name, architecture.outside);
+    if (renamed.empty()) renamed = rename(gguf_name, kOutside);
     return renamed.empty() ? std::string(gguf_name) : renamed;
   }
   const std::size_t dot = gguf_name.find('.', kLayer.size());
@@ -91,8 +100,7 @@ Result<std::vector<GgufWeight>> huggingface_weights(std::string_view gguf_name,
   const std::size_t asterisk = name.find('*');
   if (asterisk == std::string::npos || name == gguf_name) {
     const std::int64_t head_dim = interleaved_head_dim(name, architecture, metadata, tensor.shape);
-    std::vector<std::int64_t> shape = tensor.shape;
-    if (shape.size() == 1 && is_row(name, architecture)) shape.insert(shape.begin(), 1);
+    std::vector<std::int64_t> shape = huggingface_shape(name, architecture, tensor.shape);
     weights.push_back({std::move(name), std::move(shape), tensor.bytes, head_dim});
     return weights;
   }

@@ -22,6 +22,7 @@ constexpr std::int64_t kMinThinkingBudget = 1024;
 constexpr RenamedField kMessagesNames[] = {
     {"response_format", "output_config.format"},
     {"reasoning_effort", "output_config.effort"},
+    {"thinking_token_budget", "thinking.budget_tokens"},
 };
 /// Fields that mean the same in both APIs, or that only this server has.
 constexpr SameField kMessagesSameFields[] = {
@@ -349,8 +350,7 @@ Result<void> add_tool_choice(const Json& given, Json& chat) {
   return {};
 }
 
-/// Turns the model's reasoning on or off. The budget is a target that the API does not promise to
-/// keep; here it is checked only.
+/// Turns the model's reasoning on or off, and says how much of it there may be.
 Result<void> add_thinking(const Json& given, const ServerDefaults& defaults, Json& chat) {
   const auto thinking = given.find("thinking");
   if (thinking == given.end() || thinking->is_null()) return {};
@@ -365,6 +365,8 @@ Result<void> add_thinking(const Json& given, const ServerDefaults& defaults, Jso
     if (const auto max = given.find("max_tokens");
         max != given.end() && max->is_number_integer() && *budget >= *max)
       return wrong("thinking.budget_tokens", "must be less than max_tokens");
+    if (defaults.answers.reasoning && !given.contains("thinking_token_budget"))
+      chat["thinking_token_budget"] = *budget;
   }
   const auto& reasoning = defaults.answers.reasoning;
   if (reasoning && !reasoning->switch_variable.empty() &&

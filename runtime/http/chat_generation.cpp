@@ -32,7 +32,7 @@ class ChatGeneration final : public Generation {
  public:
   ChatGeneration(ServiceContext& context, ResponseSink& sink, ChatRequest request, std::string id)
       : Generation(context, sink, request, std::move(id),
-                   {.num_logprobs = request.params.logprobs,
+                   {.num_logprobs = request.num_shown_logprobs(),
                     .show_token_ids = request.return_token_ids,
                     .tokens_as_ids = request.return_tokens_as_token_ids}),
         role_(std::move(request.role)),

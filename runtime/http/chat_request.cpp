@@ -9,57 +9,89 @@
 namespace troupe {
 namespace {
 
-enum class ToolChoice : std::uint8_t { kNone, kAuto, kRequired, kFunction };
+enum class ToolMode : std::uint8_t { kNone, kAuto, kRequired };
 
-/// The name of a function that must be called is written to `function`.
-ToolChoice read_tool_choice(const JsonFields& fields, std::string& function) {
+/// Which functions an answer may call, and whether it has to.
+struct ToolChoice {
+  ToolMode mode = ToolMode::kNone;
+  std::string function = {};  ///< the one that must be called; empty: any that is allowed
+  /// The only ones that may be called; none: all of them.
+  std::optional<std::vector<std::string>> allowed = {};
+};
+
+ToolChoice wrong_choice(const JsonFields& fields, const std::string& what) {
+  fields.wrong_value("tool_choice", what);
+  return {};
+}
+
+/// {"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": ...}}, ...]}
+ToolChoice read_allowed_tools(const JsonFields& fields, const JsonFields& allowed) {
+  ToolChoice choice;
+  const std::string mode = allowed.text("mode").value_or("");
+  if (mode != "auto" && mode != "required")
+    return wrong_choice(fields, "tool_choice.allowed_tools.mode must be auto or required");
+  choice.mode = mode == "auto" ? ToolMode::kAuto : ToolMode::kRequired;
+  choice.allowed.emplace();
+  bool all_named = true;
+  allowed.each_object("tools", [&](const JsonFields& tool) {
+    const std::optional<JsonFields> function = tool.object("function");
+    const auto name = function ? function->text("name") : std::nullopt;
+    all_named &= name.has_value();
+    if (name) choice.allowed->push_back(*name);
+  });
+  if (!all_named || choice.allowed->empty())
+    return wrong_choice(fields,
+                        "tool_choice.allowed_tools.tools must be an array of functions by name, "
+                        "which is not empty");
+  return choice;
+}
+
+ToolChoice read_tool_choice(const JsonFields& fields) {
   const bool has_tools = fields.has("tools");
-  const auto must_have_tools = [&] {
-    if (!has_tools) fields.wrong_value("tool_choice", "tool_choice needs tools");
-  };
   switch (fields.kind("tool_choice")) {
     case JsonKind::kAbsent:
     case JsonKind::kNull:
-      return has_tools ? ToolChoice::kAuto : ToolChoice::kNone;
+      return {.mode = has_tools ? ToolMode::kAuto : ToolMode::kNone};
     case JsonKind::kString: {
       const std::string choice = *fields.text("tool_choice");
-      if (choice == "none") return ToolChoice::kNone;
-      if (choice != "auto" && choice != "required") {
-        fields.wrong_value("tool_choice",
-                           "tool_choice must be none, auto, required or a named function");
-        return ToolChoice::kNone;
-      }
-      must_have_tools();
-      return choice == "auto" ? ToolChoice::kAuto : ToolChoice::kRequired;
+      if (choice == "none") return {};
+      if (choice != "auto" && choice != "required")
+        return wrong_choice(fields,
+                            "tool_choice must be none, auto, required, a named function or "
+                            "allowed_tools");
+      if (!has_tools) return wrong_choice(fields, "tool_choice needs tools");
+      return {.mode = choice == "auto" ? ToolMode::kAuto : ToolMode::kRequired};
     }
     case JsonKind::kObject: {
-      const std::optional<JsonFields> object = fields.object("tool_choice")->object("function");
-      const auto name = object ? object->text("name") : std::nullopt;
-      if (!name) {
-        fields.wrong_value(
-            "tool_choice",
-            R"(tool_choice must have the form {"type":"function","function":{"name":...}})");
-        return ToolChoice::kNone;
-      }
-      must_have_tools();
+      const std::optional<JsonFields> object = fields.object("tool_choice");
+      const std::optional<JsonFields> allowed = object->object("allowed_tools");
+      const std::optional<JsonFields> function = object->object("function");
+      const auto name = function ? function->text("name") : std::nullopt;
+      if (!allowed && !name)
+        return wrong_choice(
+            fields,
+            R"(tool_choice must have the form {"type":"function","function":{"name":...}} or )"
+            R"({"type":"allowed_tools","allowed_tools":{"mode":...,"tools":[...]}})");
+      if (!has_tools) return wrong_choice(fields, "tool_choice needs tools");
+      if (allowed) return read_allowed_tools(fields, *allowed);
       bool known = false;
       fields.each_object("tools", [&](const JsonFields& tool) {
         const std::optional<JsonFields> candidate = tool.object("function");
         known |= candidate && candidate->text("name") == name;
       });
-      if (has_tools && !known)
-        fields.wrong_value("tool_choice", "tool_choice names a function that is not in tools");
-      function = *name;
-      return ToolChoice::kFunction;
+      if (!known) return wrong_choice(fields, "tool_choice names a function that is not in tools");
+      return {.mode = ToolMode::kRequired, .function = *name};
     }
     default:
       fields.wrong_form("tool_choice", "a string or an object");
-      return ToolChoice::kNone;
+      return {};
   }
 }
 
-/// Holds the answer to calls by a grammar: in the model's own format where that can be held.
-Result<void> force_calls(ToolChoice choice, const std::string& function, ChatRequest& request) {
+/// Holds the answer to calls of `tools` by a grammar: in the model's own format where that can be
+/// held.
+Result<void> force_calls(const std::string& function, const std::string& tools,
+                         ChatRequest& request) {
   // response_format is for texts, as OpenAI has it: an answer of calls has none.
   if (request.params.structured_outputs &&
       request.params.structured_outputs->field == "response_format")
@@ -69,8 +101,7 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
                             "tool_choice");
   }
   AnswerFormat& answer = request.answer;
-  const std::string& tools = request.prompt.tools_json;
-  const bool is_named = choice == ToolChoice::kFunction;
+  const bool is_named = !function.empty();
   StructuredOutputsParams grammar{.kind = StructuredOutputKind::kStructuralTag, .field = "tools"};
   if (answer.tools != nullptr) {
     ASSIGN_OR_RETURN(auto tag, calls_tag(*answer.tools, tools,
@@ -100,9 +131,13 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
 }
 
 /// Holds calls that the model decides to make, as far as functions are strict or `level` says.
-Result<void> hold_begun_calls(ToolStrictLevel level, ChatRequest& request) {
+/// `tools`: those that it may call; where it cannot be held to some of those that the prompt shows,
+/// the prompt shows these alone.
+Result<void> hold_begun_calls(ToolStrictLevel level, const std::string& tools,
+                              ChatRequest& request) {
   const AnswerFormat& answer = request.answer;
-  const std::string& tools = request.prompt.tools_json;
+  const bool are_some = tools != request.prompt.tools_json;
+  if (are_some) level = std::max(level, ToolStrictLevel::kFunction);
   const bool is_asked_for = has_strict_tool(tools);
   if (!is_asked_for && level == ToolStrictLevel::kAuto) return {};
   if (request.params.structured_outputs) {
@@ -117,12 +152,18 @@ Result<void> hold_begun_calls(ToolStrictLevel level, ChatRequest& request) {
                                {.parallel = answer.parallel_tool_calls, .strict_level = level}));
   }
   if (!tag) {
+    if (are_some) request.prompt.tools_json = tools;
     if (!is_asked_for) return {};
     return unsupported("tools", "strict of a tool's function, with this model's format of calls,");
   }
   StructuredOutputsParams grammar{.kind = StructuredOutputKind::kStructuralTag, .field = "tools"};
   grammar.texts = {*std::move(tag)};
   request.params.structured_outputs = std::move(grammar);
+  // Elsewhere markers tell calls from reasoning, and they may begin in it.
+  if (answer.reasoning && has_calls_at_start(*answer.tools) &&
+      !begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning,
+                            /*is_text=*/false))
+    return invalid_argument("tools are nested too deep", "tools");
   return {};
 }
 
@@ -141,21 +182,26 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
             .value_or(effort ? *effort != "none" : !answer.reasoning->is_off_by_default);
     if (!is_on) answer.reasoning.reset();
   }
-  std::string function;
-  const ToolChoice choice = read_tool_choice(fields, function);
+  const ToolChoice choice = read_tool_choice(fields);
   if (!fields.result().ok()) return;
-  if (choice == ToolChoice::kNone) {
+  std::string callable = request.prompt.tools_json;
+  if (choice.allowed) {
+    auto allowed = only_tools(callable, *choice.allowed);
+    if (!allowed.ok()) return fields.fail(allowed.error());
+    callable = std::move(allowed).value();
+  }
+  if (choice.mode == ToolMode::kNone) {
     if (defaults.answers.exclude_tools_for_none) request.prompt.tools_json.clear();
     if (defaults.answers.tools != nullptr) answer.tools = defaults.answers.tools->without_tools;
   } else {
-    auto declarations = ToolDeclarations::parse(request.prompt.tools_json);
+    auto declarations = ToolDeclarations::parse(callable);
     if (!declarations.ok()) return fields.fail(declarations.error());
     answer.declarations = std::make_shared<const ToolDeclarations>(std::move(declarations).value());
     answer.tools = defaults.answers.tools;
   }
-  const bool is_forced = choice == ToolChoice::kRequired || choice == ToolChoice::kFunction;
+  const bool is_forced = choice.mode == ToolMode::kRequired;
   if (is_forced) {
-    if (const auto forced = force_calls(choice, function, request); !forced.ok())
+    if (const auto forced = force_calls(choice.function, callable, request); !forced.ok())
       return fields.fail(forced.error());
   }
   if (answer.reasoning && request.params.structured_outputs &&
@@ -163,12 +209,13 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
                             /*is_text=*/!is_forced))
     answer.reasoning.reset();  // the grammar holds from the first token
   // These may begin anywhere, the reasoning included.
-  if (choice == ToolChoice::kAuto) {
-    const auto held = hold_begun_calls(defaults.answers.strict_level, request);
+  if (choice.mode == ToolMode::kAuto) {
+    const auto held = hold_begun_calls(defaults.answers.strict_level, callable, request);
     if (!held.ok()) return fields.fail(held.error());
   }
-  if (request.prompt.tools_json.find("\"strict\"") != std::string::npos)
-    request.prompt.tools_json = without_strict(request.prompt.tools_json);
+  read_thinking_budget(fields, defaults, answer.reasoning, request.params);
+  if (!request.prompt.tools_json.empty())
+    request.prompt.tools_json = shown_tools(request.prompt.tools_json);
   // Markers that are special tokens must be seen.
   if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||
       (answer.reasoning && answer.reasoning->has_special_tokens)) {

@@ -12,7 +12,7 @@ class CompletionGeneration final : public Generation {
   CompletionGeneration(ServiceContext& context, ResponseSink& sink, CompletionRequest request,
                        std::string id)
       : Generation(context, sink, request, std::move(id),
-                   {.num_logprobs = request.params.logprobs,
+                   {.num_logprobs = request.num_shown_logprobs(),
                     .show_token_ids = request.return_token_ids,
                     .tokens_as_ids = request.return_tokens_as_token_ids}),
         echo_(request.echo),

@@ -43,6 +43,12 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
   const std::int64_t max_tokens = fields.integer("max_tokens", allowed).value_or(kDefaultMaxTokens);
   request.echo_only = request.echo && max_tokens == 0;
   params.max_tokens = request.echo_only ? 1 : capped_max_tokens(max_tokens, defaults);
+  if (request.echo_only && !params.logprob_token_ids.empty())
+    fields.wrong_value("logprob_token_ids",
+                       "logprob_token_ids are not available with echo and max_tokens 0");
+  std::optional<ReasoningFormat> reasoning = defaults.answers.reasoning;
+  if (reasoning) reasoning->starts_inside = false;  // the prompt tells
+  read_thinking_budget(fields, defaults, reasoning, params);
   finish_sampling_params(fields, defaults, request);
   check_request_size(fields, defaults, request, sizes_of(request));
   RETURN_IF_ERROR(fields.result());

@@ -49,6 +49,7 @@ Prepare prepare_completion;
 Prepare prepare_chat;
 Prepare prepare_embeddings;
 Prepare prepare_pooling;
+Prepare prepare_classify;
 Prepare prepare_score;
 Prepare prepare_rerank;
 Prepare prepare_ollama_embed;

@@ -10,6 +10,7 @@
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
+#include "runtime/http/generation_fields.hpp"
 #include "runtime/http/json_fields.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
@@ -70,9 +71,26 @@ std::string base_id(const ServiceContext& context, const HttpRequest& http,
   return must_be_new ? own + "-" + context.random_id() : own;
 }
 
-/// Headers that select the group of a request.
-Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRequest& http,
-                                    GenerationFields& request) {
+/// X-Enable-Blending, for requests that do not say so themselves (kv_transfer_params).
+Result<void> read_blending_header(const HttpRequest& http, std::string& kv_transfer_params) {
+  const std::string_view header = http.header("X-Enable-Blending");
+  if (header.empty()) return {};
+  if (header != "true" && header != "false")
+    return invalid_argument("X-Enable-Blending is \"" + std::string(header.substr(0, 32)) +
+                                "\", it must be true or false",
+                            "kv_transfer_params");
+  // Of a key that comes twice, the last value counts.
+  const bool has_fields = kv_transfer_params.find(':') != std::string::npos;
+  const std::string own = "{\"enable_blending\":" + std::string(header);
+  kv_transfer_params = has_fields
+                           ? own + "," + kv_transfer_params.substr(kv_transfer_params.find('{') + 1)
+                           : own + "}";
+  return {};
+}
+
+/// Headers that select the group of a request, how it is computed, and how urgent it is.
+Result<void> read_request_headers(const ServerDefaults& defaults, const HttpRequest& http,
+                                  GenerationFields& request) {
   const std::string_view rank = http.header("X-data-parallel-rank");
   if (!rank.empty()) {
     std::int32_t number = -1;
@@ -86,6 +104,15 @@ Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRe
     }
     request.placement.data_parallel_rank = number;
   }
+  if (const std::string_view priority = http.header("X-Vllm-Priority"); !priority.empty()) {
+    const auto [stop, error] =
+        std::from_chars(priority.data(), priority.data() + priority.size(), request.priority);
+    if (error != std::errc() || stop != priority.data() + priority.size())
+      return invalid_argument("X-Vllm-Priority is \"" + std::string(priority.substr(0, 32)) +
+                                  "\", it must be an integer of 32 bits",
+                              "priority");
+    if (request.priority != 0 && !defaults.by_priority) return not_by_priority(request.priority);
+  }
   std::string& session = request.placement.session_id;
   if (const std::string_view header = http.header("X-Session-ID"); !header.empty())
     session = header;
@@ -95,7 +122,7 @@ Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRe
                                 " are allowed",
                             "session_id");
   }
-  return {};
+  return read_blending_header(http, request.placement.kv_transfer_params);
 }
 
 /// Stores the request, so that its stream can be resumed; null if there is no room for it.
@@ -160,7 +187,7 @@ Result<Request> read_generation(ServiceContext& context, const HttpRequest& http
   ASSIGN_OR_RETURN(auto resolved, context.resolve_model(request.model));
   request.model = std::move(resolved.name);
   request.lora = std::move(resolved.lora);
-  RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
+  RETURN_IF_ERROR(read_request_headers(context.config.defaults, http, request));
   request.tenant = context.tenant_of(http);
   request.client = request.user.empty()
                        ? http.client_number()
@@ -560,6 +587,10 @@ Prepared prepare_pooling(std::string_view body, const ServerDefaults& defaults) 
   return prepare_pooled<parse_pooling_request>(body, defaults);
 }
 
+Prepared prepare_classify(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_classify_request>(body, defaults);
+}
+
 Prepared prepare_score(std::string_view body, const ServerDefaults& defaults) {
   return prepare_pooled<parse_score_request>(body, defaults);
 }
@@ -640,7 +671,9 @@ Prepared prepare_invocations(std::string_view body, const ServerDefaults& defaul
     return has("prompt") ? prepare_completion(body, defaults) : prepare_chat(body, defaults);
   if (has("query")) return prepare_rerank(body, defaults);
   const bool has_pairs = has("queries") || has("data_1") || has("text_1");
-  return has_pairs ? prepare_score(body, defaults) : prepare_embeddings(body, defaults);
+  if (has_pairs) return prepare_score(body, defaults);
+  return defaults.pooler.classifies() ? prepare_classify(body, defaults)
+                                      : prepare_embeddings(body, defaults);
 }
 
 Prepared prepare_tokenize(std::string_view body, const ServerDefaults& defaults) {

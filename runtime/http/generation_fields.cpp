@@ -203,6 +203,13 @@ void read_request_id(const JsonFields& fields, GenerationFields& request) {
 
 }  // namespace
 
+Error not_by_priority(std::int32_t priority) {
+  return invalid_argument("priority is " + std::to_string(priority) +
+                              ", this server does not schedule by priority (see its option "
+                              "--scheduling-policy)",
+                          "priority");
+}
+
 void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
   const auto salt = fields.text("cache_salt");
   if (!salt) return;
@@ -214,6 +221,34 @@ void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
     fields.wrong_value("cache_salt", "cache_salt must not contain @, /, \\ or NUL");
   }
   request.cache_salt = *salt;
+}
+
+void read_priority(const JsonFields& fields, const ServerDefaults& defaults,
+                   GenerationFields& request) {
+  request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
+  if (request.priority != 0 && !defaults.by_priority)
+    fields.wrong_value("priority", not_by_priority(request.priority).message);
+}
+
+void read_thinking_budget(const JsonFields& fields, const ServerDefaults& defaults,
+                          const std::optional<ReasoningFormat>& reasoning, SamplingParams& params) {
+  constexpr std::string_view kField = "thinking_token_budget";
+  const auto budget = fields.integer(kField, {-1, kMaxInt32});
+  if (!budget || *budget == -1) return;
+  const AnswerDefaults& answers = defaults.answers;
+  if (!answers.reasoning)
+    return fields.wrong_value(kField, std::string(kField) +
+                                          " needs a model whose reasoning is parsed (see the "
+                                          "server's option --reasoning-parser)");
+  if (!reasoning) return;
+  std::vector<std::string> ends = {std::string(reasoning->end)};
+  for (const std::string_view end : reasoning->implicit_ends) ends.emplace_back(end);
+  params.thinking_budget = {
+      .num_tokens = static_cast<std::int32_t>(*budget),
+      .starts_inside = reasoning->starts_inside,
+      .begin = answers.budget_begin.empty() ? std::string(reasoning->begin) : answers.budget_begin,
+      .ends = std::move(ends),
+      .forced_end = answers.budget_end.empty() ? std::string(reasoning->end) : answers.budget_end};
 }
 
 void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
@@ -262,7 +297,15 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   request.echo = fields.boolean("echo").value_or(false);
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
-  request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
+  read_priority(fields, defaults, request);
+  if (auto ids = fields.tokens("logprob_token_ids", defaults.vocab_size)) {
+    if (ids->size() > kMaxLogprobTokenIds)
+      fields.wrong_value("logprob_token_ids",
+                         "logprob_token_ids has " + std::to_string(ids->size()) +
+                             " token ids, at most " + std::to_string(kMaxLogprobTokenIds) +
+                             " are allowed");
+    params.logprob_token_ids = *std::move(ids);
+  }
   if (const auto rank = fields.integer("data_parallel_rank",
                                        {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
     request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
@@ -294,6 +337,8 @@ void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defa
     fields.wrong_value("min_tokens", "min_tokens must be at most max_model_len, " +
                                          std::to_string(defaults.max_model_len));
   }
+  if (!params.logprob_token_ids.empty() && !params.logprobs)
+    fields.wrong_value("logprob_token_ids", "logprob_token_ids needs logprobs");
   // Cached positions have no logits for log-probabilities.
   params.skip_reading_prefix_cache = params.prompt_logprobs.has_value();
 }

@@ -16,6 +16,17 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
 /// Reads `cache_salt`.
 void read_cache_salt(const JsonFields& fields, GenerationFields& request);
 
+/// The server does not schedule by priority.
+[[nodiscard]] Error not_by_priority(std::int32_t priority);
+/// Reads `priority`. Refused where requests are not scheduled by it.
+void read_priority(const JsonFields& fields, const ServerDefaults& defaults,
+                   GenerationFields& request);
+
+/// Reads `thinking_token_budget`, for outputs that begin with reasoning, or in it. Nothing: the
+/// request has turned it off.
+void read_thinking_budget(const JsonFields& fields, const ServerDefaults& defaults,
+                          const std::optional<ReasoningFormat>& reasoning, SamplingParams& params);
+
 /// Validates combinations of parameters, when all of them are set, and completes them.
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);

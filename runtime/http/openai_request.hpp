@@ -55,6 +55,9 @@ struct AnswerDefaults {
   std::optional<ReasoningFormat> reasoning;
   bool exclude_tools_for_none = false;  ///< tool_choice none hides the tools
   ToolStrictLevel strict_level = ToolStrictLevel::kAuto;
+  /// What ends reasoning whose budget is spent, and what begins it; empty: the format's markers.
+  std::string budget_end;
+  std::string budget_begin;
 };
 
 /// Limits and defaults for requests.
@@ -67,6 +70,7 @@ struct ServerDefaults {
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;
   std::int32_t data_parallel_size = 1;  ///< groups that a request can select
+  bool by_priority = false;             ///< requests are scheduled by `priority`
   RequestSizeLimits size;
   RequestLimits limits;  ///< a request can only shorten them
   bool trust_request_chat_template = false;
@@ -118,6 +122,11 @@ struct GenerationFields {
   std::size_t body_bytes = 0;                        ///< of the request
   std::string cache_salt;
   std::vector<CacheBreakpoint> cache_breakpoints;  ///< of a chat
+
+  /// How many log-probabilities of a token an answer shows: kAllLogprobs, those that there are.
+  [[nodiscard]] std::optional<std::int32_t> num_shown_logprobs() const {
+    return params.logprob_token_ids.empty() ? params.logprobs : kAllLogprobs;
+  }
 };
 
 struct CompletionRequest : GenerationFields {

@@ -1,6 +1,7 @@
 #pragma once
 // Requests for embeddings of texts, and for what is computed of them: scores, and documents by
-// their relevance. Pooling models only. Names, defaults and ranges are vLLM's.
+// their relevance; and for classes of texts. Pooling models only. Names, defaults and ranges are
+// vLLM's.
 
 #include <memory>
 #include <span>
@@ -32,7 +33,8 @@ struct PoolingRequest : GenerationFields {
   const PoolingApi* api = nullptr;
   std::vector<Prompt> prompts;  ///< at least one; of scores first all queries, then the documents
   bool as_base64 = false;
-  std::size_t num_queries = 0;         ///< of scores
+  std::size_t num_queries = 0;         ///< of scores; 0: each prompt is a pair of texts
+  std::vector<std::string> labels;     ///< of the model's classes
   std::vector<std::string> documents;  ///< that the answer shows
   std::size_t max_results = 0;         ///< of documents
 };
@@ -42,6 +44,8 @@ struct PoolingRequest : GenerationFields {
                                                              const ServerDefaults& defaults);
 [[nodiscard]] Result<PoolingRequest> parse_pooling_request(std::string_view body,
                                                            const ServerDefaults& defaults);
+[[nodiscard]] Result<PoolingRequest> parse_classify_request(std::string_view body,
+                                                            const ServerDefaults& defaults);
 [[nodiscard]] Result<PoolingRequest> parse_score_request(std::string_view body,
                                                          const ServerDefaults& defaults);
 [[nodiscard]] Result<PoolingRequest> parse_rerank_request(std::string_view body,
@@ -56,8 +60,11 @@ struct PoolingRequest : GenerationFields {
 [[nodiscard]] std::string embedding_json(const PoolingRequest& request,
                                          const PoolingAnswer& answer);
 [[nodiscard]] std::string pooling_json(const PoolingRequest& request, const PoolingAnswer& answer);
+/// The class with the largest number, and the numbers of all classes.
+[[nodiscard]] std::string classes_json(const PoolingRequest& request, const PoolingAnswer& answer);
 [[nodiscard]] std::string score_json(const PoolingRequest& request, const PoolingAnswer& answer);
-/// The documents by their relevance, which is the cosine of the angle to the query.
+/// The documents by their relevance: what a classifier of pairs says of each with the query, or the
+/// cosine of the angle to the query.
 [[nodiscard]] std::string rerank_json(const PoolingRequest& request, const PoolingAnswer& answer);
 [[nodiscard]] std::string ollama_embed_json(const PoolingRequest& request,
                                             const PoolingAnswer& answer);

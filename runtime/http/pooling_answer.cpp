@@ -83,6 +83,11 @@ double cosine(std::span<const float> a, std::span<const float> b) {
 /// Of each document with its query.
 std::vector<double> scores(const PoolingRequest& request, const PoolingAnswer& answer) {
   std::vector<double> result;
+  if (request.num_queries == 0) {
+    for (const auto& numbers : answer.embeddings)
+      result.push_back(static_cast<double>(numbers.front()));
+    return result;
+  }
   for (std::size_t i = request.num_queries; i < answer.embeddings.size(); ++i) {
     const std::size_t query = request.num_queries == 1 ? 0 : i - request.num_queries;
     result.push_back(cosine(answer.embeddings[query], answer.embeddings[i]));
@@ -98,6 +103,29 @@ std::string embedding_json(const PoolingRequest& request, const PoolingAnswer& a
 
 std::string pooling_json(const PoolingRequest& request, const PoolingAnswer& answer) {
   return list_json(request, answer, "pooling", "data");
+}
+
+std::string classes_json(const PoolingRequest& request, const PoolingAnswer& answer) {
+  std::string json;
+  append_head(json, answer.head, "list");
+  json += ",\"data\":";
+  std::size_t index = 0;
+  append_json_array(json, answer.embeddings, [&](std::string& out, const auto& numbers) {
+    const auto best = static_cast<std::size_t>(std::ranges::max_element(numbers) - numbers.begin());
+    CHECK(best < request.labels.size(), best, request.labels.size());
+    out += "{\"index\":";
+    append_json_integer(out, index++);
+    out += ",\"label\":";
+    append_json_string(out, request.labels[best]);
+    out += ",\"probs\":";
+    append_numbers(out, numbers);
+    out += ",\"num_classes\":";
+    append_json_integer(out, numbers.size());
+    out += '}';
+  });
+  json += ',';
+  append_usage(json, answer.usage, true);
+  return json + "}";
 }
 
 std::string score_json(const PoolingRequest& request, const PoolingAnswer& answer) {

@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include "runtime/http/chat_fields.hpp"
@@ -17,6 +18,7 @@ constexpr std::string_view kByteOrders[] = {"native", "little"};
 
 constexpr PoolingApi kEmbeddings = {.id_prefix = "embd-", .json = embedding_json};
 constexpr PoolingApi kPooling = {.id_prefix = "pool-", .json = pooling_json};
+constexpr PoolingApi kClasses = {.id_prefix = "classify-", .json = classes_json};
 constexpr PoolingApi kScores = {.id_prefix = "score-", .json = score_json};
 constexpr PoolingApi kRerank = {.id_prefix = "rerank-", .json = rerank_json};
 constexpr PoolingApi kOllamaEmbed = {.id_prefix = "embd-", .json = ollama_embed_json};
@@ -27,6 +29,7 @@ constexpr std::string_view kRefusedByPooling[] = {
     "prompt_embeds",        "media_io_kwargs",    "step_tag_id",     "returned_token_ids",
     "max_tokens_per_query", "max_tokens_per_doc", "late_interaction"};
 constexpr std::string_view kTasks[] = {"embed"};
+constexpr std::string_view kClassTasks[] = {"classify"};
 constexpr std::string_view kSides[] = {"left"};
 
 void read_dimensions(const JsonFields& fields, const ServerDefaults& defaults,
@@ -40,7 +43,10 @@ void read_dimensions(const JsonFields& fields, const ServerDefaults& defaults,
 void read_common(const JsonFields& fields, const ServerDefaults& defaults,
                  PoolingRequest& request) {
   request.dialect = &kOpenAiDialect;
-  request.pooling = PoolingParams{.normalize = defaults.pooler.normalize};
+  request.pooling = PoolingParams{.normalize = defaults.pooler.normalize,
+                                  .classifies = defaults.pooler.classifies(),
+                                  .activation = defaults.pooler.activation};
+  request.labels = defaults.pooler.labels;
   request.params.max_tokens = 1;
   request.limits = defaults.limits;
   request.model = fields.text("model").value_or("");
@@ -52,21 +58,32 @@ void read_common(const JsonFields& fields, const ServerDefaults& defaults,
   if (const auto last = fields.integer("truncate_prompt_tokens", kept))
     request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
   fields.choice("truncation_side", kSides);
-  fields.choice("task", kTasks);
+  if (defaults.pooler.classifies())
+    fields.choice("task", kClassTasks);
+  else
+    fields.choice("task", kTasks);
   read_cache_salt(fields, request);
   for (const std::string_view name : kRefusedByPooling)
     if (fields.has(name)) fields.fail(unsupported(name, name));
-  request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
+  read_priority(fields, defaults, request);
   request.user = fields.text("user").value_or("");
   if (request.user.size() > kMaxRequestIdBytes)
     fields.wrong_value("user",
                        "user has more than " + std::to_string(kMaxRequestIdBytes) + " bytes");
 }
 
+/// Of a classifier: false gives the numbers that its probabilities are made of.
+std::optional<bool> read_activation(const JsonFields& fields, PoolingRequest& request) {
+  const auto activate = fields.boolean("use_activation");
+  if (request.pooling->classifies && activate == false)
+    request.pooling->activation = ClassActivation::kNone;
+  return activate;
+}
+
 /// `normalize`, or `use_activation` as vLLM calls it, and how the numbers are written.
 void read_form(const JsonFields& fields, PoolingRequest& request) {
   if (const auto normalize = fields.boolean("normalize")) request.pooling->normalize = *normalize;
-  if (const auto activate = fields.boolean("use_activation"))
+  if (const auto activate = read_activation(fields, request))
     request.pooling->normalize = *activate;
   request.as_base64 = fields.choice("encoding_format", kEncodings) == "base64";
   fields.choice("embed_dtype", kEmbedTypes);
@@ -79,7 +96,8 @@ PromptSizes sizes_of(const std::vector<Prompt>& prompts) {
     if (const auto* tokens = std::get_if<TokensPrompt>(&prompt))
       sizes.num_tokens += static_cast<std::int64_t>(tokens->token_ids.size());
     else if (const auto* text = std::get_if<TextPrompt>(&prompt))
-      sizes.num_bytes += static_cast<std::int64_t>(text->text.size());
+      sizes.num_bytes +=
+          static_cast<std::int64_t>(text->text.size() + (text->second ? text->second->size() : 0));
   }
   return sizes;
 }
@@ -93,6 +111,17 @@ Result<PoolingRequest> finished(const JsonFields& fields, const ServerDefaults& 
   return request;
 }
 
+/// What is asked for must be what the model gives.
+void check_task(const JsonFields& fields, const ServerDefaults& defaults, bool classifies) {
+  if (defaults.pooler.type == PoolingType::kNone || defaults.pooler.classifies() == classifies)
+    return;
+  fields.fail({ErrorCode::kUnsupported,
+               classifies
+                   ? "the model gives embeddings, it does not classify texts: see /v1/embeddings"
+                   : "the model classifies texts, it gives no embeddings: see /classify and /score",
+               "model"});
+}
+
 /// `input`, or a conversation in `messages`.
 Result<PoolingRequest> parse_vectors(std::string_view body, const ServerDefaults& defaults,
                                      const PoolingApi& api) {
@@ -102,6 +131,8 @@ Result<PoolingRequest> parse_vectors(std::string_view body, const ServerDefaults
   read_common(fields, defaults, request);
   read_dimensions(fields, defaults, request);
   read_form(fields, request);
+  if (api.json == classes_json) check_task(fields, defaults, /*classifies=*/true);
+  if (api.json == embedding_json) check_task(fields, defaults, /*classifies=*/false);
   if (fields.has("messages")) {
     LastMessage last;
     request.prompts.emplace_back(read_chat_prompt(fields, defaults, last));
@@ -121,6 +152,22 @@ std::vector<std::string> read_texts(const JsonFields& fields,
   auto texts = fields.texts(used, kMaxInputs).value_or(std::vector<std::string>{});
   if (texts.empty()) fields.wrong_value(used, std::string(used) + " must not be empty");
   return texts;
+}
+
+/// The first of each pair is a query: the only one, or one for each document.
+void add_pairs(const JsonFields& fields, const std::vector<std::string>& queries,
+               const std::vector<std::string>& documents, PoolingRequest& request) {
+  request.num_queries = 0;
+  if (request.labels.size() != 1)
+    return fields.fail({ErrorCode::kUnsupported,
+                        "the model has " + std::to_string(request.labels.size()) +
+                            " classes, scores need a classifier with one",
+                        "model"});
+  if (queries.empty()) return;
+  for (std::size_t i = 0; i < documents.size(); ++i)
+    request.prompts.emplace_back(TextPrompt{.text = queries[queries.size() == 1 ? 0 : i],
+                                            .add_special_tokens = true,
+                                            .second = documents[i]});
 }
 
 void add_texts(std::vector<std::string> texts, std::vector<Prompt>& prompts) {
@@ -147,6 +194,7 @@ Result<PoolingRequest> parse_ollama(std::string_view body, const ServerDefaults&
   request.api = &api;
   read_common(fields, defaults, request);
   request.dialect = &kOllamaDialect;
+  check_task(fields, defaults, /*classifies=*/false);
   request.pooling->normalize = true;
   read_dimensions(fields, defaults, request);
   if (fields.boolean("truncate").value_or(true)) request.truncate_prompt_tokens = -1;
@@ -166,6 +214,11 @@ Result<PoolingRequest> parse_pooling_request(std::string_view body,
   return parse_vectors(body, defaults, kPooling);
 }
 
+Result<PoolingRequest> parse_classify_request(std::string_view body,
+                                              const ServerDefaults& defaults) {
+  return parse_vectors(body, defaults, kClasses);
+}
+
 Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   PoolingRequest request;
@@ -180,8 +233,14 @@ Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDe
     fields.wrong_value("text_1", "there are " + std::to_string(queries.size()) + " and " +
                                      std::to_string(documents.size()) +
                                      " texts: input lengths must be 1:1, 1:N or N:N");
-  add_texts(std::move(queries), request.prompts);
-  add_texts(std::move(documents), request.prompts);
+  read_activation(fields, request);
+  RETURN_IF_ERROR(fields.result());
+  if (request.pooling->classifies) {
+    add_pairs(fields, queries, documents, request);
+  } else {
+    add_texts(std::move(queries), request.prompts);
+    add_texts(std::move(documents), request.prompts);
+  }
   return finished(fields, defaults, std::move(request));
 }
 
@@ -193,13 +252,20 @@ Result<PoolingRequest> parse_rerank_request(std::string_view body, const ServerD
   request.pooling->normalize = true;
   request.num_queries = 1;
   fields.require("query");
-  add_texts({fields.text("query").value_or("")}, request.prompts);
+  read_activation(fields, request);
+  const std::string query = fields.text("query").value_or("");
   request.documents = read_documents(fields);
   request.max_results = request.documents.size();
   // 0: all of them.
   if (const auto top = fields.integer("top_n", {0, kAnyInt32.max}); top && *top > 0)
     request.max_results = std::min(request.max_results, static_cast<std::size_t>(*top));
-  add_texts(request.documents, request.prompts);
+  RETURN_IF_ERROR(fields.result());
+  if (request.pooling->classifies) {
+    add_pairs(fields, {query}, request.documents, request);
+  } else {
+    add_texts({query}, request.prompts);
+    add_texts(request.documents, request.prompts);
+  }
   return finished(fields, defaults, std::move(request));
 }
 

@@ -252,10 +252,10 @@ class Conversation {
   Json turn_ = Json::object();  ///< of the assistant
 };
 
-Result<Json> chat_tools(const Json& tools) {
+Result<Json> chat_tools(const Json& tools, const std::string& name) {
   Json made = Json::array();
   for (std::size_t i = 0; i < tools.size(); ++i) {
-    const std::string where = "tools[" + std::to_string(i) + "]";
+    const std::string where = name + "[" + std::to_string(i) + "]";
     if (!tools[i].is_object()) return wrong_field(where, "must be an object");
     ASSIGN_OR_RETURN(const std::string type, required_text(tools[i], "type", where));
     if (type != "function")
@@ -268,14 +268,29 @@ Result<Json> chat_tools(const Json& tools) {
   return made;
 }
 
+/// {"type": "allowed_tools", "mode": ..., "tools": [{"type": "function", "name": ...}, ...]}
+Result<Json> allowed_tools(const Json& choice) {
+  ASSIGN_OR_RETURN(const std::string mode, required_text(choice, "mode", "tool_choice"));
+  const Json* const tools = field(choice, "tools");
+  if (tools == nullptr || !tools->is_array())
+    return wrong_field("tool_choice.tools", "must be an array");
+  ASSIGN_OR_RETURN(Json functions, chat_tools(*tools, "tool_choice.tools"));
+  return Json{{"type", "allowed_tools"},
+              {"allowed_tools", {{"mode", mode}, {"tools", std::move(functions)}}}};
+}
+
 Result<void> add_tools(const Json& given, Json& chat) {
   if (const Json* tools = field(given, "tools"); tools != nullptr && !tools->empty()) {
-    ASSIGN_OR_RETURN(chat["tools"], chat_tools(*tools));
+    ASSIGN_OR_RETURN(chat["tools"], chat_tools(*tools, "tools"));
   }
   const Json* choice = field(given, "tool_choice");
   if (choice == nullptr) return {};
   if (choice->is_object()) {
     ASSIGN_OR_RETURN(const std::string type, required_text(*choice, "type", "tool_choice"));
+    if (type == "allowed_tools") {
+      ASSIGN_OR_RETURN(chat["tool_choice"], allowed_tools(*choice));
+      return {};
+    }
     if (type != "function")
       return unsupported_field("tool_choice", "tool_choice of type " + type.substr(0, 64));
     ASSIGN_OR_RETURN(const std::string name, required_text(*choice, "name", "tool_choice"));

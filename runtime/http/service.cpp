@@ -30,8 +30,8 @@ constexpr std::string_view kCacheImportPath = "/admin/cache/import";
 constexpr std::string_view kOpenApiPath = "/openapi.json";
 constexpr std::string_view kDocsPath = "/docs";
 constexpr std::string_view kGuardedPrefixes[] = {
-    "/v1",       "/v2",         "/inference", "/cohere", "/api",    kAdminPrefix,
-    "/tokenize", "/detokenize", "/pooling",   "/score",  "/rerank", "/invocations"};
+    "/v1",         "/v2",      "/inference", "/cohere", "/api",    kAdminPrefix,  "/tokenize",
+    "/detokenize", "/pooling", "/classify",  "/score",  "/rerank", "/invocations"};
 constexpr std::string_view kRequestId = "X-Request-Id";
 constexpr std::size_t kMaxLoggedPathBytes = 256;
 
@@ -184,6 +184,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/audio/translations", answer_translation},
     pools("/v1/embeddings", prepare_embeddings),
     pools("/pooling", prepare_pooling),
+    pools("/classify", prepare_classify),
     pools("/score", prepare_score),
     pools("/v1/score", prepare_score),
     pools("/rerank", prepare_rerank),

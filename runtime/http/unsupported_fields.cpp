@@ -12,8 +12,8 @@ struct RefusedField {
 };
 /// Rejected with any value.
 constexpr RefusedField kRefused[] = {
-    {"audio"},         {"functions", "tools"}, {"logprob_token_ids"}, {"prediction"},
-    {"prompt_embeds"}, {"structural_tag"},     {"watermarking"},      {"web_search_options"},
+    {"audio"},          {"functions", "tools"}, {"prediction"},         {"prompt_embeds"},
+    {"structural_tag"}, {"watermarking"},       {"web_search_options"},
 };
 
 /// Only false is supported.
@@ -59,12 +59,6 @@ void refuse_best_of(const JsonFields& fields) {
     fields.fail(unsupported("best_of", "best_of other than n"));
 }
 
-/// -1: reasoning has no limit of its own.
-void refuse_thinking_budget(const JsonFields& fields) {
-  if (fields.integer("thinking_token_budget", {-1, kAnyInt32.max}).value_or(-1) != -1)
-    fields.fail(unsupported("thinking_token_budget", "thinking_token_budget"));
-}
-
 }  // namespace
 
 Error unsupported(std::string_view name, std::string_view what) {
@@ -85,7 +79,6 @@ void refuse_unsupported_fields(const JsonFields& fields) {
   for (const Choice& choice : kChoices) refuse_choice(fields, choice);
   refuse_modalities(fields);
   refuse_best_of(fields);
-  refuse_thinking_budget(fields);
 }
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "runtime/base/json.hpp"
+#include "runtime/kv_transfer/multi_connector.hpp"
 
 namespace troupe {
 namespace {
@@ -129,6 +130,13 @@ Result<BlendParams> read_blend_params(const BlendConfig& config,
 }
 
 std::string blend_separator(const ConnectorConfig& config) {
+  if (config.connector == kMultiConnector) {
+    const auto all = read_connectors(config);
+    if (!all.ok()) return {};
+    for (const ConnectorConfig& one : *all)
+      if (one.connector == kBlendConnector) return blend_separator(one);
+    return {};
+  }
   if (config.connector != kBlendConnector) return {};
   const auto blend = read_blend_config(config);
   return blend.ok() ? blend->special_str : std::string();

@@ -72,13 +72,13 @@ Result<OffloadingOptions> read_offloading_options(const ConnectorConfig& config)
   return options;
 }
 
-struct ExampleOptions {
+struct FileOptions {
   std::string path;
   std::int64_t max_bytes = 0;
 };
 
-Result<ExampleOptions> read_example_options(const ConnectorConfig& config) {
-  ExampleOptions options;
+Result<FileOptions> read_file_options(const ConnectorConfig& config) {
+  FileOptions options;
   ConnectorExtraConfig extra(ConnectorKind::kKV, config);
   ASSIGN_OR_RETURN(options.path, extra.take_text("shared_storage_path", "/tmp"));
   ASSIGN_OR_RETURN(const std::optional<std::int64_t> max_bytes, extra.take_number("max_bytes", 0));
@@ -165,8 +165,8 @@ Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(
       std::make_unique<StoreKVConnectorWorker>(context, open));
 }
 
-Result<std::shared_ptr<KVConnector>> make_example_connector(const KVConnectorContext& context) {
-  ASSIGN_OR_RETURN(const ExampleOptions options, read_example_options(context.config));
+Result<std::shared_ptr<KVConnector>> make_file_connector(const KVConnectorContext& context) {
+  ASSIGN_OR_RETURN(const FileOptions options, read_file_options(context.config));
   RETURN_IF_ERROR(StoreKVConnector::check_groups(context.cache));
   RETURN_IF_ERROR(check_limit(context, "kv_connector_extra_config: max_bytes", options.max_bytes));
   return StoreKVConnector::create(context, {{.medium = kDiskMedium,
@@ -174,9 +174,9 @@ Result<std::shared_ptr<KVConnector>> make_example_connector(const KVConnectorCon
                                              .stored = list_stored(context, options.path)}});
 }
 
-Result<std::unique_ptr<KVConnectorWorker>> make_example_connector_worker(
+Result<std::unique_ptr<KVConnectorWorker>> make_file_connector_worker(
     const KVConnectorWorkerContext& context) {
-  ASSIGN_OR_RETURN(const ExampleOptions options, read_example_options(context.config));
+  ASSIGN_OR_RETURN(const FileOptions options, read_file_options(context.config));
   const auto open =
       [context, path = options.path](
           const KVCacheConfig& cache) -> Result<std::vector<std::unique_ptr<BlockStore>>> {

@@ -11,7 +11,7 @@ namespace troupe {
 /// cpu_bytes_to_use bytes of all ranks together, or num_cpu_blocks blocks; kv_buffer_size bytes
 /// without either. eviction_policy ("lru", "arc") says what goes first. secondary_tiers may have
 /// one tier [{"type": "fs", "root_dir": FOLDER, "max_bytes": N, "eviction_policy": ...}]: files as
-/// the ExampleConnector has them, in which blocks are kept as well. With self_describing_kv_events
+/// the FileConnector has them, in which blocks are kept as well. With self_describing_kv_events
 /// the events of blocks stored here have tokens and parents.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_offloading_connector(
     const KVConnectorContext& context);
@@ -28,10 +28,21 @@ namespace troupe {
 [[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_peer_connector_worker(
     const KVConnectorWorkerContext& context);
 
-/// ExampleConnector: blocks are kept as files of shared_storage_path ("/tmp"), in a folder for each
+/// FileConnector: blocks are kept as files of shared_storage_path ("/tmp"), in a folder for each
 /// model and layout of its cache, and outlive the engine. At most max_bytes bytes of all ranks
 /// together; 0, which is the default, is no limit. A file that another engine has written counts
 /// from the next start on.
+[[nodiscard]] Result<std::shared_ptr<KVConnector>> make_file_connector(
+    const KVConnectorContext& context);
+[[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_file_connector_worker(
+    const KVConnectorWorkerContext& context);
+
+/// ExampleConnector, or SharedStorageConnector: whole prompts as files of shared_storage_path
+/// ("/tmp"), in the format of vLLM's connector of that name: what its GPU backends write is read,
+/// and what is written here they read. (Its CPU backend keeps numbers in an order of its own.) A
+/// file of another model of the same shape is told by what this program writes into it; vLLM writes
+/// nothing of the kind. For layers with full attention, of one rank or of stages, without
+/// cache_salt and adapters. layer_names ("model.layers.{}.self_attn.attn"): of the files.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_example_connector(
     const KVConnectorContext& context);
 [[nodiscard]] Result<std::unique_ptr<KVConnectorWorker>> make_example_connector_worker(

@@ -49,7 +49,7 @@ struct KVConnectorKind {
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 4;
+inline constexpr std::uint32_t kKVConnectorInterface = 5;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

@@ -117,7 +117,9 @@ void LMCacheConnector::on_new_request(const KVCacheRequest& request) {
   known.identity.token_ids = {};
   if (request.cache_salt.empty() && !request.lora) return;
   // Of a tenant, and of an adapter: theirs alone.
-  const std::string owner = request.cache_salt + '\0' + (request.lora ? request.lora->name : "");
+  std::string owner = request.cache_salt + '\0' + (request.lora ? request.lora->name : "");
+  // Of the adapter's weights: they may be others after a restart.
+  if (request.lora) owner += '\0' + std::to_string(request.lora->int_id);
   known.tags = "@salt%" + to_hex(xxh3_128(owner)).substr(0, 16);
 }
 

@@ -129,7 +129,8 @@ Result<std::unique_ptr<ChunkTransfers>> ChunkTransfers::open(const lmcache::LMCa
     ASSIGN_OR_RETURN(auto writer, lmcache::make_remote_store(config.remote));
     transfers->remote_writer_ = std::make_unique<lmcache::RemoteWriter>(std::move(writer));
   }
-  transfers->thread_.emplace([all = transfers.get()](Job& job) { all->perform(job); });
+  transfers->thread_.emplace([all = transfers.get()](Job& job) { all->perform(job); },
+                             [](const Job& job) { return std::holds_alternative<Load>(job); });
   return transfers;
 }
 

@@ -17,7 +17,7 @@
 #include "runtime/kv_transfer/lmcache/remote_threads.hpp"
 #include "runtime/kv_transfer/lmcache/tier_index.hpp"
 #include "runtime/kv_transfer/lmcache_ops.hpp"
-#include "runtime/kv_transfer/transfer_thread.hpp"
+#include "runtime/worker/transfer_thread.hpp"
 
 namespace troupe {
 
@@ -50,7 +50,7 @@ class ChunkTransfers {
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;
   };
   /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_->take_loaded(); }
+  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_->take_done(); }
 
  private:
   struct Load {
@@ -81,9 +81,9 @@ class ChunkTransfers {
   std::string folder_;  // empty: no disk
   // The thread's.
   std::unordered_map<lmcache::ChunkId, std::shared_ptr<const Blob>, lmcache::ChunkIdHash> memory_;
-  std::unique_ptr<lmcache::RemoteStore> remote_;             // null: none
-  std::unique_ptr<lmcache::RemoteWriter> remote_writer_;     // null: none
-  std::optional<TransferThread<Job, Load, Loaded>> thread_;  // last: it uses the others
+  std::unique_ptr<lmcache::RemoteStore> remote_;          // null: none
+  std::unique_ptr<lmcache::RemoteWriter> remote_writer_;  // null: none
+  std::optional<TransferThread<Job, Loaded>> thread_;     // last: it uses the others
 };
 
 class LMCacheConnectorWorker final : public KVConnectorWorker {

@@ -2,6 +2,7 @@
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "messages/wire.hpp"
@@ -9,6 +10,7 @@
 #include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
 #include "runtime/kv_transfer/metadata_text.hpp"
+#include "runtime/kv_transfer/multi_connector.hpp"
 
 namespace troupe {
 
@@ -19,8 +21,6 @@ struct MultiMetadata {
   std::vector<std::pair<RequestId, std::int32_t>> num_holders;
 };
 TROUPE_MESSAGE(MultiMetadata, parts, num_holders)
-
-namespace {
 
 Result<std::vector<ConnectorConfig>> read_connectors(const ConnectorConfig& config) {
   ConnectorExtraConfig extra(ConnectorKind::kKV, config);
@@ -35,16 +35,19 @@ Result<std::vector<ConnectorConfig>> read_connectors(const ConnectorConfig& conf
   std::vector<ConnectorConfig> connectors;
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(ConnectorConfig one, parse_connector_config(ConnectorKind::kKV, text));
-    if (one.connector == kBlendConnector)
-      return Error{ErrorCode::kUnsupported,
-                   "kv-transfer-config: BlendConnector cannot be one of several connectors: the "
-                   "others would keep blocks that are not exact",
-                   "kv-transfer-config"};
     if (one.engine_id.empty()) one.engine_id = config.engine_id;
     connectors.push_back(std::move(one));
   }
+  const auto num_blending =
+      std::ranges::count(connectors, kBlendConnector, &ConnectorConfig::connector);
+  if (num_blending > 1)
+    return invalid_argument("kv-transfer-config: kv_connector_extra_config: connectors has " +
+                                std::to_string(num_blending) + " BlendConnectors, at most 1",
+                            "kv-transfer-config");
   return connectors;
 }
+
+namespace {
 
 void append_results(KVConnectorOutput& to, const KVConnectorOutput& from) {
   const auto append = [](auto& all, const auto& more) {
@@ -57,10 +60,19 @@ void append_results(KVConnectorOutput& to, const KVConnectorOutput& from) {
   append(to.endpoints, from.endpoints);
 }
 
+/// A request that is blended belongs to the BlendConnector alone: what the others kept of it would
+/// not be exact.
 class MultiKVConnector final : public KVConnector {
  public:
-  explicit MultiKVConnector(std::vector<std::shared_ptr<KVConnector>> connectors)
-      : connectors_(std::move(connectors)) {}
+  /// `blending`: the BlendConnector, or null.
+  MultiKVConnector(std::vector<std::shared_ptr<KVConnector>> connectors, KVConnector* blending)
+      : connectors_(std::move(connectors)), blending_(blending) {}
+
+  Result<void> check_transfer_params(const std::string& params) const override {
+    for (const auto& connector : connectors_)
+      RETURN_IF_ERROR(connector->check_transfer_params(params));
+    return {};
+  }
 
   void on_new_request(const KVCacheRequest& request) override {
     for (const auto& connector : connectors_) connector->on_new_request(request);
@@ -78,14 +90,24 @@ class MultiKVConnector final : public KVConnector {
     for (std::size_t i = 0; i < connectors_.size(); ++i) {
       const auto match = connectors_[i]->get_num_new_matched_tokens(request, num_local_tokens);
       if (!match) return std::nullopt;
+      // The Scheduler takes it where nothing can be loaded.
+      best.num_blended = std::max(best.num_blended, match->num_blended);
       if (best.num_tokens > 0 || match->num_tokens == 0) continue;
-      best = *match;
+      best.num_tokens = match->num_tokens;
+      best.async = match->async;
       chosen_[request.id] = i;
     }
     return best;
   }
   void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
                                 std::int32_t num_external_tokens) override {
+    if (request.is_blended && blended_.insert(request.id).second) {
+      for (const auto& connector : connectors_)
+        if (connector.get() != blending_)
+          static_cast<void>(connector->request_finished(request, blocks));
+    }
+    if (blended_.contains(request.id))
+      return blending_->update_state_after_alloc(request, blocks, num_external_tokens);
     const auto chosen = chosen_.find(request.id);
     for (std::size_t i = 0; i < connectors_.size(); ++i) {
       const bool loads = chosen != chosen_.end() && chosen->second == i;
@@ -100,6 +122,7 @@ class MultiKVConnector final : public KVConnector {
   }
   Finished request_finished(const RequestState& request, const BlockTable& blocks) override {
     chosen_.erase(request.id);
+    if (blended_.erase(request.id) > 0) return blending_->request_finished(request, blocks);
     Finished finished;
     std::int32_t num_holders = 0;
     for (const auto& connector : connectors_) {
@@ -134,6 +157,12 @@ class MultiKVConnector final : public KVConnector {
   void update_connector_output(const KVConnectorOutput& output) override {
     for (const RequestId id : output.finished_sending) num_holders_.erase(id);
     for (const auto& connector : connectors_) connector->update_connector_output(output);
+  }
+  std::vector<std::pair<RequestId, std::string>> take_early_params() override {
+    std::vector<std::pair<RequestId, std::string>> params;
+    for (const auto& connector : connectors_)
+      for (auto& one : connector->take_early_params()) params.push_back(std::move(one));
+    return params;
   }
   void on_failed_steps() override {
     for (const auto& connector : connectors_) connector->on_failed_steps();
@@ -178,6 +207,8 @@ class MultiKVConnector final : public KVConnector {
 
  private:
   std::vector<std::shared_ptr<KVConnector>> connectors_;
+  KVConnector* blending_;  // one of them, or null
+  std::unordered_set<RequestId> blended_;
   std::unordered_map<RequestId, std::size_t> chosen_;  // who loads for a request
   std::vector<KVConnector*> moving_;                   // what start_move has started
   std::map<RequestId, std::int32_t> num_holders_;      // of requests that have ended, from two on
@@ -193,6 +224,14 @@ class MultiKVConnectorWorker final : public KVConnectorWorker {
     for (const auto& connector : connectors_)
       RETURN_IF_ERROR(connector->register_kv_caches(memory));
     return {};
+  }
+  void start_step() override {
+    for (const auto& connector : connectors_) connector->start_step();
+  }
+  [[nodiscard]] KvBlend* kv_blend() noexcept override {
+    for (const auto& connector : connectors_)
+      if (KvBlend* const blend = connector->kv_blend()) return blend;
+    return nullptr;
   }
   void start_load_kv(const std::string& text) override {
     MultiMetadata metadata;
@@ -240,14 +279,17 @@ class MultiKVConnectorWorker final : public KVConnectorWorker {
 Result<std::shared_ptr<KVConnector>> make_multi_connector(const KVConnectorContext& context) {
   ASSIGN_OR_RETURN(const std::vector<ConnectorConfig> configs, read_connectors(context.config));
   std::vector<std::shared_ptr<KVConnector>> connectors;
+  KVConnector* blending = nullptr;
   for (const ConnectorConfig& config : configs) {
     ASSIGN_OR_RETURN(const KVConnectorKind* const kind, find_kv_connector(config));
     KVConnectorContext own = context;
     own.config = config;
     ASSIGN_OR_RETURN(auto connector, kind->create(own));
+    if (config.connector == kBlendConnector) blending = connector.get();
     connectors.push_back(std::move(connector));
   }
-  return std::shared_ptr<KVConnector>(std::make_shared<MultiKVConnector>(std::move(connectors)));
+  return std::shared_ptr<KVConnector>(
+      std::make_shared<MultiKVConnector>(std::move(connectors), blending));
 }
 
 Result<std::unique_ptr<KVConnectorWorker>> make_multi_connector_worker(

@@ -14,6 +14,7 @@
 #include "runtime/config/options.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
 #include "runtime/kv_transfer/metadata_text.hpp"
+#include "runtime/kv_transfer/scheduled_requests.hpp"
 
 namespace troupe {
 namespace {
@@ -89,7 +90,8 @@ PrefixDigest prefix_digest(const KVCacheRequest& identity, std::span<const Token
   KVCacheRequest what;
   what.token_ids = std::vector<TokenId>(tokens.begin(), tokens.end());
   what.cache_salt = identity.cache_salt;
-  if (identity.lora) what.lora = LoraRequest{.name = identity.lora->name};
+  if (identity.lora)
+    what.lora = LoraRequest{.name = identity.lora->name, .int_id = identity.lora->int_id};
   for (const MultiModalFeature& item : identity.mm_features)
     if (std::cmp_less(item.offset, tokens.size())) what.mm_features.push_back(item);
   std::vector<char> bytes;
@@ -102,6 +104,7 @@ PrefixDigest prefix_digest(const KVCacheRequest& identity, std::span<const Token
 PeerKVConnector::PeerKVConnector(const KVConnectorContext& context)
     : config_(context.config),
       parallel_(context.parallel),
+      num_groups_(context.cache.groups.size()),
       engine_id_(context.config.engine_id.empty() ? random_secret().substr(0, 32)
                                                   : context.config.engine_id) {}
 
@@ -120,6 +123,8 @@ void PeerKVConnector::on_transfer_params(const RequestState& request) {
   Request& known = requests_.at(request.id);
   const json params = params_of(request);
   known.holds = has_flag(params, "do_remote_decode") && config_.is_producer();
+  if (known.holds && has_flag(params, "begin_early") && !request.resumable)
+    known.stream.emplace().next.num_tokens = request.num_prompt_tokens - 1;
   if (!has_flag(params, "do_remote_prefill") || !config_.is_consumer() || request.resumable) return;
   auto wanted = read_source(request);
   if (!wanted.ok()) {
@@ -194,7 +199,20 @@ void PeerKVConnector::update_state_after_alloc(const RequestState& request,
                                                const BlockTable& blocks,
                                                std::int32_t num_external_tokens) {
   const auto known = requests_.find(request.id);
-  if (known == requests_.end() || !known->second.wanted) return;
+  if (known == requests_.end()) return;
+  if (known->second.stream) {
+    Stream& stream = *known->second.stream;
+    if (stream.progress == Stream::Progress::kRunning) end_stream(stream);
+    stream.next.blocks = blocks;
+    if (stream.progress == Stream::Progress::kPossible && stream.next.key.empty()) {
+      stream.next.key = make_key(request.id);
+      stream.next.id = request.id;
+      stream.next.digest = prefix_digest(
+          known->second.identity, std::span(request.token_ids.get())
+                                      .first(static_cast<std::size_t>(stream.next.num_tokens)));
+    }
+  }
+  if (!known->second.wanted) return;
   Wanted& wanted = *known->second.wanted;
   if (num_external_tokens == 0) return give_up(wanted);
   PeerLoad load{.number = ++last_load_,
@@ -224,20 +242,38 @@ KVConnector::Finished PeerKVConnector::request_finished(const RequestState& requ
   if (known.wanted) give_up(*known.wanted);
   const bool is_whole = request.status == RequestStatus::kFinishedLengthCapped ||
                         request.status == RequestStatus::kFinishedStopped;
-  if (!known.holds || !is_whole) return {};
-  if (std::cmp_less(endpoints_.size(), parallel_.world_size())) {
+  const bool has_streamed = known.stream && known.stream->progress != Stream::Progress::kPossible;
+  if (!known.holds || !is_whole) {
+    if (has_streamed) end_stream(*known.stream);
+    return {};
+  }
+  // Its reader knows by now that it gets no more.
+  if (has_streamed && known.stream->progress == Stream::Progress::kEnded) return {};
+  if (!knows_endpoints()) {
     log_warning("the ranks' endpoints are not known yet", kv("request", value(request.id)));
     return {};
   }
-  std::array<std::uint8_t, 8> random;
-  fill_random(random);
-  PeerHold hold{.key = std::to_string(value(request.id)) + "-" + to_hex(random),
+  PeerHold hold{.key = has_streamed ? known.stream->next.key : make_key(request.id),
                 .id = request.id,
                 .digest = prefix_digest(
                     known.identity,
                     std::span(request.token_ids.get()).first(static_cast<std::size_t>(num_tokens))),
                 .num_tokens = num_tokens,
                 .blocks = blocks};
+  std::string params = params_for(hold.key, num_tokens, blocks);
+  next_.holds.push_back(hold);
+  held_.emplace(request.id, std::move(hold));
+  return {.delay_free = true, .kv_transfer_params = std::move(params)};
+}
+
+std::string PeerKVConnector::make_key(RequestId id) const {
+  std::array<std::uint8_t, 8> random;
+  fill_random(random);
+  return std::to_string(value(id)) + "-" + to_hex(random);
+}
+
+std::string PeerKVConnector::params_for(const std::string& key, std::int32_t num_tokens,
+                                        const BlockTable& blocks) const {
   // The address of rank 0, as vLLM's proxies show it.
   const auto first = parse_peer_endpoint(endpoints_.at(0));
   const PeerEndpoint address = first.ok() ? *first : PeerEndpoint{};
@@ -247,7 +283,7 @@ KVConnector::Finished PeerKVConnector::request_finished(const RequestState& requ
       {"do_remote_prefill", true},
       {"do_remote_decode", false},
       {"remote_engine_id", engine_id_},
-      {"remote_request_id", hold.key},
+      {"remote_request_id", key},
       {"remote_block_ids", blocks},
       {"remote_num_tokens", num_tokens},
       {"remote_host", address.host.empty() ? json("localhost") : json(address.host)},
@@ -258,12 +294,53 @@ KVConnector::Finished PeerKVConnector::request_finished(const RequestState& requ
       {"dcp_size", 1},
       {"transfer_mode", "pull"},
   };
-  next_.holds.push_back(hold);
-  held_.emplace(request.id, std::move(hold));
-  return {.delay_free = true, .kv_transfer_params = params.dump()};
+  return params.dump();
 }
 
-std::string PeerKVConnector::build_connector_metadata(const SchedulerOutput&) {
+void PeerKVConnector::end_stream(Stream& stream) {
+  if (stream.progress == Stream::Progress::kRunning) next_.ended_streams.push_back(stream.next.key);
+  stream.progress = Stream::Progress::kEnded;
+}
+
+/// Before the step, the workers end the streams whose blocks it may give to others.
+void PeerKVConnector::plan_streams(const SchedulerOutput& step) {
+  for (const RequestId id : step.preempted_ids) {
+    const auto known = requests_.find(id);
+    if (known != requests_.end() && known->second.stream) end_stream(*known->second.stream);
+  }
+  ScheduledRequests all(step, num_groups_);
+  while (const auto scheduled = all.next()) {
+    const auto known = requests_.find(scheduled->id);
+    if (known == requests_.end() || !known->second.stream) continue;
+    Stream& stream = *known->second.stream;
+    if (stream.progress == Stream::Progress::kEnded || stream.next.key.empty()) continue;
+    const std::int32_t num_computed = all.num_computed(*scheduled) + scheduled->num_scheduled;
+    const bool is_first = stream.progress == Stream::Progress::kPossible;
+    ScheduledRequests::append_new_blocks(*scheduled, stream.next.blocks);
+    // What one step computes is there when the request has ended.
+    if (is_first && (num_computed > stream.next.num_tokens || !knows_endpoints())) {
+      known->second.stream.reset();
+      continue;
+    }
+    if (is_first)
+      early_params_.emplace_back(
+          scheduled->id, params_for(stream.next.key, stream.next.num_tokens, stream.next.blocks));
+    stream.progress = Stream::Progress::kRunning;
+    stream.next.num_ready = std::min(num_computed, stream.next.num_tokens);
+    next_.streams.push_back(stream.next);
+    for (std::vector<BlockId>& blocks : stream.next.blocks) blocks.clear();
+  }
+}
+
+void PeerKVConnector::on_failed_steps() {
+  sends_again_ = true;
+  next_.ends_all_streams = true;
+  for (auto& [id, request] : requests_)
+    if (request.stream) end_stream(*request.stream);
+}
+
+std::string PeerKVConnector::build_connector_metadata(const SchedulerOutput& step) {
+  plan_streams(step);
   if (std::exchange(sends_again_, false)) {
     next_.holds.clear();
     next_.loads.clear();
@@ -322,7 +399,10 @@ void PeerKVConnectorWorker::start_load_kv(const std::string& metadata) {
   PeerOps ops;
   CHECK(wire::decode(metadata.data(), metadata.size(), ops), metadata.size());
   reports_endpoint_ = ops.wants_endpoint;
+  for (const std::string& key : ops.ended_streams) server_->end_stream(key);
+  if (ops.ends_all_streams) server_->end_all_streams();
   for (const PeerHold& hold : ops.holds) server_->hold(hold);
+  for (const PeerStream& stream : ops.streams) server_->begin_stream_step(stream);
   std::erase_if(loads_, [&](std::uint64_t number) { return number < ops.oldest_load; });
   // Of engines that are gone, perhaps.
   constexpr std::size_t kMaxIdle = 16;

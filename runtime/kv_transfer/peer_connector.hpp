@@ -21,6 +21,9 @@ namespace troupe {
 /// parameters that it returns are those with which a request of another engine (do_remote_prefill)
 /// loads them, as vLLM's proxies pass them on. Once: if the load fails, or the parameters are not
 /// of this connector, the prompt is computed.
+///
+/// With begin_early besides, a prompt of several steps is a stream: the parameters are there when
+/// its first step is planned, and its blocks are read while the others are computed.
 class PeerKVConnector final : public KVConnector {
  public:
   explicit PeerKVConnector(const KVConnectorContext& context);
@@ -38,7 +41,10 @@ class PeerKVConnector final : public KVConnector {
   [[nodiscard]] Medium medium(const RequestState&) const override { return Medium::kPeer; }
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
-  void on_failed_steps() override { sends_again_ = true; }
+  [[nodiscard]] std::vector<std::pair<RequestId, std::string>> take_early_params() override {
+    return std::exchange(early_params_, {});
+  }
+  void on_failed_steps() override;
   bool reset_cache() override { return true; }  // it stores nothing
 
   /// About which something is known: requests, blocks that are held, loads.
@@ -55,17 +61,34 @@ class PeerKVConnector final : public KVConnector {
     Progress progress = Progress::kUnused;
     std::int32_t num_matched_after = 0;
   };
+  /// A prompt that others may read while it is being computed.
+  struct Stream {
+    enum class Progress : std::uint8_t { kPossible, kRunning, kEnded };
+    Progress progress = Progress::kPossible;
+    PeerStream next;  ///< for the step that is planned; its blocks grow until then
+  };
   struct Request {
     KVCacheRequest identity;  ///< without tokens
     std::optional<Wanted> wanted;
     bool holds = false;  ///< its blocks, for another engine
+    std::optional<Stream> stream;
   };
 
   [[nodiscard]] Result<Wanted> read_source(const RequestState& request) const;
   void give_up(Wanted& wanted);
+  void plan_streams(const SchedulerOutput& step);
+  void end_stream(Stream& stream);
+  [[nodiscard]] std::string make_key(RequestId id) const;
+  [[nodiscard]] bool knows_endpoints() const {
+    return std::cmp_greater_equal(endpoints_.size(), parallel_.world_size());
+  }
+  /// What another engine needs to load a prefix.
+  [[nodiscard]] std::string params_for(const std::string& key, std::int32_t num_tokens,
+                                       const BlockTable& blocks) const;
 
   ConnectorConfig config_;
   ParallelConfig parallel_;
+  std::size_t num_groups_;
   std::map<std::int32_t, std::string> endpoints_;  // by rank; those that are known
   std::string engine_id_;
   std::unordered_map<RequestId, Request> requests_;
@@ -73,6 +96,7 @@ class PeerKVConnector final : public KVConnector {
   std::uint64_t last_load_ = 0;
   std::map<std::uint64_t, PeerLoad> open_loads_;  // not yet reported
   bool sends_again_ = false;
+  std::vector<std::pair<RequestId, std::string>> early_params_;
   PeerOps next_;  // for the step that is planned
 };
 
@@ -84,7 +108,9 @@ class PeerKVConnectorWorker final : public KVConnectorWorker {
 
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
   void start_load_kv(const std::string& metadata) override;
-  void wait_for_save() override {}
+  [[nodiscard]] bool has_layer_hooks() const noexcept override { return true; }
+  void save_kv_layer(std::int32_t layer) override { server_->finish_layer(layer); }
+  void wait_for_save() override { server_->finish_stream_step(); }
   [[nodiscard]] KVConnectorOutput get_finished() override;
 
  private:

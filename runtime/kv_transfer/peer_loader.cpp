@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
@@ -12,6 +13,13 @@
 namespace troupe {
 
 using std::chrono::steady_clock;
+
+namespace {
+
+/// For what is not computed yet, when no other load can go on.
+constexpr std::uint32_t kWaitMs = 50;
+
+}  // namespace
 
 PeerLoader::PeerLoader(const PeerSource& source, PeerReader reader, PeerPages pages)
     : endpoints_(source.endpoints),
@@ -47,7 +55,7 @@ void PeerLoader::watch(const std::string& key) {
 void PeerLoader::load(PeerLoad load) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.emplace_back(std::move(load));
+    jobs_.emplace_back(Load{.what = std::move(load), .left = {}, .latest = {}});
   }
   changed_.notify_all();
 }
@@ -74,6 +82,7 @@ bool PeerLoader::is_idle() {
 // ---- the thread's side --------------------------------------------------------------------------
 
 void PeerLoader::run() {
+  std::size_t num_waiting = 0;  // jobs one after the other that wait for the engine
   std::unique_lock lock(mutex_);
   while (true) {
     const auto has_work = [this] { return ends_ || !jobs_.empty(); };
@@ -90,17 +99,28 @@ void PeerLoader::run() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
+    const std::size_t num_others = jobs_.size();
     lock.unlock();
     renew();
-    const PeerLoad* const load = job ? std::get_if<PeerLoad>(&*job) : nullptr;
+    Load* const load = job ? std::get_if<Load>(&*job) : nullptr;
     std::string key;
     std::optional<Loaded> loaded;
     bool is_gone = false;
     if (load != nullptr) {
-      key = load->source.key;
-      loaded = Loaded{load->id, perform(*load)};
+      const auto performed = perform(*load, num_waiting > num_others ? kWaitMs : 0);
+      if (performed.ok() && !*performed) {
+        ++num_waiting;
+        lock.lock();
+        is_busy_ = false;
+        jobs_.push_back(std::move(*job));
+        continue;
+      }
+      num_waiting = 0;
+      key = load->what.source.key;
+      loaded = Loaded{load->what.id, {}};
+      if (!performed.ok()) loaded->result = performed.error();
       if (!loaded->result.ok())
-        log_warning("the KV of a request cannot be loaded", kv("request", value(load->id)),
+        log_warning("the KV of a request cannot be loaded", kv("request", value(load->what.id)),
                     kv("key", key), kv("reason", loaded->result.error().message));
       // Also after a failure: nobody else is going to read it. One that cannot be reached is not
       // told; its lease ends.
@@ -122,12 +142,12 @@ void PeerLoader::run() {
 /// What waits would wait as long for an engine that cannot be reached. The mutex is held.
 void PeerLoader::fail_waiting(const Error& error) {
   for (const Job& job : jobs_) {
-    const auto* const load = std::get_if<PeerLoad>(&job);
+    const auto* const load = std::get_if<Load>(&job);
     if (load == nullptr) continue;
-    loaded_.push_back({load->id, error});
-    std::erase(watched_, load->source.key);
+    loaded_.push_back({load->what.id, error});
+    std::erase(watched_, load->what.source.key);
   }
-  std::erase_if(jobs_, [](const Job& job) { return std::holds_alternative<PeerLoad>(job); });
+  std::erase_if(jobs_, [](const Job& job) { return std::holds_alternative<Load>(job); });
 }
 
 std::vector<std::size_t> PeerLoader::sources() const {
@@ -171,18 +191,42 @@ void PeerLoader::renew() {
   }
 }
 
-Result<void> PeerLoader::perform(const PeerLoad& load) {
-  for (const std::size_t rank : sources()) {
-    const auto done = [&]() -> Result<void> {
-      ASSIGN_OR_RETURN(Rank* const from, connect(rank));
-      return load_from(*from, load);
-    }();
-    if (done.ok()) continue;
-    // Of a connection that has failed in between nothing else can be expected.
-    ranks_.erase(rank);
-    return Error{done.error().code, endpoints_[rank] + ": " + done.error().message, {}};
-  }
-  return {};
+Result<bool> PeerLoader::perform(Load& load, std::uint32_t wait_ms) {
+  std::size_t rank = 0;
+  const auto performed = [&]() -> Result<bool> {
+    for (const std::size_t source : sources()) {
+      rank = source;
+      RETURN_IF_ERROR(connect(source));
+    }
+    const auto lease =
+        std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(lease_s_));
+    if (!load.left) {
+      ASSIGN_OR_RETURN(load.left, plan(load.what));
+      load.latest = steady_clock::now() + lease;
+    }
+    while (!load.left->empty()) {
+      Read& next = load.left->front();
+      rank = next.rank;
+      next.request.wait_ms = wait_ms;
+      ASSIGN_OR_RETURN(Rank* const from, connect(next.rank));
+      ASSIGN_OR_RETURN(const bool is_there, read(*from, next.request, load.what.blocks));
+      if (is_there) {
+        load.left->pop_front();
+        load.latest = steady_clock::now() + lease;
+      } else if (steady_clock::now() < load.latest) {
+        return false;
+      } else {
+        return Error{ErrorCode::kNotFound,
+                     "nothing was computed for " + std::to_string(lease_s_) + " s",
+                     {}};
+      }
+    }
+    return true;
+  }();
+  if (performed.ok()) return performed;
+  // Of a connection that has failed in between nothing else can be expected.
+  ranks_.erase(rank);
+  return Error{performed.error().code, endpoints_[rank] + ": " + performed.error().message, {}};
 }
 
 void PeerLoader::perform(const Release& release) {
@@ -196,14 +240,29 @@ void PeerLoader::perform(const Release& release) {
   }
 }
 
-Result<void> PeerLoader::load_from(Rank& from, const PeerLoad& load) {
+Result<std::deque<PeerLoader::Read>> PeerLoader::plan(const PeerLoad& load) {
+  std::deque<Read> reads;
+  // Units of all layers divide it, or are as long as a part.
+  std::int32_t part_tokens = kPartTokens;
+  for (const PeerPages::Layer& layer : pages_.layers())
+    part_tokens = std::lcm(part_tokens, layer.shape.unit_tokens);
+  for (std::int32_t begin = load.begin_token; begin < load.end_token;) {
+    const std::int32_t end = std::min(load.end_token, (begin / part_tokens + 1) * part_tokens);
+    for (const std::size_t rank : sources())
+      RETURN_IF_ERROR(plan_reads(rank, ranks_.at(rank), load, begin, end, reads));
+    begin = end;
+  }
+  return reads;
+}
+
+Result<void> PeerLoader::plan_reads(std::size_t rank, const Rank& from, const PeerLoad& load,
+                                    std::int32_t begin_token, std::int32_t end_token,
+                                    std::deque<Read>& reads) const {
   PeerRead request{.key = load.source.key, .digest = load.source.digest};
-  const auto flush = [&]() -> Result<void> {
-    if (request.pieces.empty()) return {};
-    RETURN_IF_ERROR(read(from, request, load.blocks));
+  const auto flush = [&] {
+    if (!request.pieces.empty()) reads.push_back({rank, request});
     request.pieces.clear();
     request.num_bytes = 0;
-    return {};
   };
   for (const PeerPages::Layer& layer : pages_.layers()) {
     const auto found = std::ranges::find(from.welcome.layers, layer.shape.layer, &PeerLayer::layer);
@@ -226,8 +285,8 @@ Result<void> PeerLoader::load_from(Rank& from, const PeerLoad& load) {
                     .head_begin = begin - their_first,
                     .head_end = end - their_first};
     const std::int32_t unit_tokens = layer.shape.unit_tokens;
-    const std::int32_t end_unit = (load.end_token + unit_tokens - 1) / unit_tokens;
-    for (std::int32_t unit = load.begin_token / unit_tokens; unit < end_unit; ++unit) {
+    const std::int32_t end_unit = (end_token + unit_tokens - 1) / unit_tokens;
+    for (std::int32_t unit = begin_token / unit_tokens; unit < end_unit; ++unit) {
       // Of tokens that nothing attends to any more there is no block.
       if (PeerPages::at(layer, load.blocks.at(layer.group), unit, 0, 0) == nullptr) continue;
       piece.units.push_back(unit);
@@ -236,16 +295,19 @@ Result<void> PeerLoader::load_from(Rank& from, const PeerLoad& load) {
       request.pieces.push_back(piece);
       request.num_bytes += bytes;
       piece.units.clear();
-      RETURN_IF_ERROR(flush());
+      flush();
     }
     if (piece.units.empty()) continue;
     request.num_bytes += static_cast<std::uint64_t>(piece_bytes(theirs, piece));
     request.pieces.push_back(std::move(piece));
+    // The first layers are there while the last ones are being computed.
+    if (std::cmp_greater_equal(request.num_bytes, kMinReadBytes)) flush();
   }
-  return flush();
+  flush();
+  return {};
 }
 
-Result<void> PeerLoader::read(Rank& from, PeerRead request,
+Result<bool> PeerLoader::read(Rank& from, PeerRead request,
                               const std::vector<std::vector<BlockId>>& blocks) {
   renew();
   std::vector<std::byte> own;
@@ -265,6 +327,7 @@ Result<void> PeerLoader::read(Rank& from, PeerRead request,
   const auto* const data = std::get_if<PeerData>(&answer.body);
   if (data == nullptr) return Error{ErrorCode::kCorrupt, "an unexpected frame", {}};
   if (!data->error.empty()) return Error{ErrorCode::kNotFound, data->error, {}};
+  if (data->pending) return false;
   if (!request.shared) RETURN_IF_ERROR(from.link->receive_bytes(bytes, deadline()));
   const auto checksum =
       xxh3_128(std::span(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
@@ -273,7 +336,7 @@ Result<void> PeerLoader::read(Rank& from, PeerRead request,
                  "xxh3_128 is " + to_hex(checksum) + ", expected " + to_hex(data->checksum),
                  {}};
   write(from, request, blocks, bytes);
-  return {};
+  return true;
 }
 
 void PeerLoader::write(const Rank& from, const PeerRead& request,

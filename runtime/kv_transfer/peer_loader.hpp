@@ -33,10 +33,17 @@ struct PeerReader {
 /// A thread that loads from one engine, in the order of the calls, writes into the blocks, and
 /// keeps the engine from giving up what is wanted. Several ranks of that engine may each have a
 /// part.
+///
+/// What is not computed yet is awaited, for the time of a lease, while other loads go on.
 class PeerLoader {
  public:
   /// Of what is read at once.
   static constexpr std::int64_t kMaxReadBytes = std::int64_t{8} << 20;
+  /// What is smaller is read together with the next layers.
+  static constexpr std::int64_t kMinReadBytes = std::int64_t{1} << 20;
+  /// A prefix is read in parts of so many tokens: the first ones are there while the last ones are
+  /// being computed.
+  static constexpr std::int32_t kPartTokens = 128;
 
   /// `source`: of the engine, whatever its key.
   PeerLoader(const PeerSource& source, PeerReader reader, PeerPages pages);
@@ -63,7 +70,18 @@ class PeerLoader {
   struct Release {
     std::string key;
   };
-  using Job = std::variant<PeerLoad, Release>;
+  /// What is to be read from one rank at once, and where to it is written.
+  struct Read {
+    std::size_t rank = 0;
+    PeerRead request;
+  };
+  /// A load under way.
+  struct Load {
+    PeerLoad what;
+    std::optional<std::deque<Read>> left;  ///< none: it has not begun
+    SteadyTime latest;                     ///< for the next part of it
+  };
+  using Job = std::variant<Load, Release>;
   /// A connection to a rank of the engine.
   struct Rank {
     std::unique_ptr<PeerLink> link;
@@ -73,11 +91,16 @@ class PeerLoader {
   void run();
   void fail_waiting(const Error& error);
   void renew();
-  [[nodiscard]] Result<void> perform(const PeerLoad& load);
+  /// False: what comes next is not computed yet.
+  [[nodiscard]] Result<bool> perform(Load& load, std::uint32_t wait_ms);
   void perform(const Release& release);
   [[nodiscard]] Result<Rank*> connect(std::size_t rank);
-  [[nodiscard]] Result<void> load_from(Rank& from, const PeerLoad& load);
-  [[nodiscard]] Result<void> read(Rank& from, PeerRead request,
+  [[nodiscard]] Result<std::deque<Read>> plan(const PeerLoad& load);
+  /// Of tokens [begin_token, end_token).
+  [[nodiscard]] Result<void> plan_reads(std::size_t rank, const Rank& from, const PeerLoad& load,
+                                        std::int32_t begin_token, std::int32_t end_token,
+                                        std::deque<Read>& reads) const;
+  [[nodiscard]] Result<bool> read(Rank& from, PeerRead request,
                                   const std::vector<std::vector<BlockId>>& blocks);
   void write(const Rank& from, const PeerRead& request,
              const std::vector<std::vector<BlockId>>& blocks,

@@ -66,17 +66,19 @@ struct PeerRead {
   PrefixDigest digest{};
   std::vector<PeerPiece> pieces;
   std::uint64_t num_bytes = 0;
-  bool shared = false;  ///< with the frame comes a SharedMemory of num_bytes to write to
+  bool shared = false;        ///< with the frame comes a SharedMemory of num_bytes to write to
+  std::uint32_t wait_ms = 0;  ///< for what is not computed yet
   bool operator==(const PeerRead&) const = default;
 };
-TROUPE_MESSAGE(PeerRead, key, digest, pieces, num_bytes, shared)
+TROUPE_MESSAGE(PeerRead, key, digest, pieces, num_bytes, shared, wait_ms)
 
 struct PeerData {
   std::string error;                        ///< no bytes follow; the connection goes on
   std::array<std::uint8_t, 16> checksum{};  ///< XXH3 of the bytes, which follow unless shared
+  bool pending = false;  ///< some of it is not computed yet: no bytes follow, to be asked again
   bool operator==(const PeerData&) const = default;
 };
-TROUPE_MESSAGE(PeerData, error, checksum)
+TROUPE_MESSAGE(PeerData, error, checksum, pending)
 
 /// These are still wanted. Not answered.
 struct PeerRenew {
@@ -99,7 +101,7 @@ struct PeerMessage {
 };
 TROUPE_MESSAGE(PeerMessage, body)
 
-inline constexpr std::uint32_t kPeerVersion = 1;
+inline constexpr std::uint32_t kPeerVersion = 2;
 
 // ---- the Scheduler's side to the workers --------------------------------------------------------
 
@@ -113,6 +115,19 @@ struct PeerHold {
   bool operator==(const PeerHold&) const = default;
 };
 TROUPE_MESSAGE(PeerHold, key, id, digest, num_tokens, blocks)
+
+/// A step computes a part of a prefix that others read meanwhile; a hold of the same key follows
+/// when it is whole.
+struct PeerStream {
+  std::string key;
+  RequestId id{};
+  PrefixDigest digest{};
+  std::int32_t num_tokens = 0;               ///< of the whole prefix
+  std::int32_t num_ready = 0;                ///< of it after the step
+  std::vector<std::vector<BlockId>> blocks;  ///< per KV-cache group: those since the last step
+  bool operator==(const PeerStream&) const = default;
+};
+TROUPE_MESSAGE(PeerStream, key, id, digest, num_tokens, num_ready, blocks)
 
 /// Where another engine holds a prefix.
 struct PeerSource {
@@ -144,11 +159,16 @@ struct PeerOps {
   std::vector<PeerLoad> loads;
   std::vector<PeerSource> releases;  ///< without a load
   bool wants_endpoint = false;       ///< the Scheduler's side does not know all ranks' yet
+  std::vector<PeerStream> streams;
+  std::vector<std::string> ended_streams;  ///< their blocks are given to others
+  bool ends_all_streams = false;           ///< that have begun in earlier steps
   [[nodiscard]] bool empty() const noexcept {
-    return holds.empty() && watches.empty() && loads.empty() && releases.empty() && !wants_endpoint;
+    return holds.empty() && watches.empty() && loads.empty() && releases.empty() &&
+           !wants_endpoint && streams.empty() && ended_streams.empty() && !ends_all_streams;
   }
   bool operator==(const PeerOps&) const = default;
 };
-TROUPE_MESSAGE(PeerOps, oldest_load, holds, watches, loads, releases, wants_endpoint)
+TROUPE_MESSAGE(PeerOps, oldest_load, holds, watches, loads, releases, wants_endpoint, streams,
+               ended_streams, ends_all_streams)
 
 }  // namespace troupe

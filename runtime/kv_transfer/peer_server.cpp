@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -23,6 +24,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr int kBacklog = 64;
+constexpr std::uint32_t kMaxWaitMs = 1000;
 
 Error listen_error(const std::string& where) {
   return {ErrorCode::kIo,
@@ -126,12 +128,96 @@ void PeerServer::set_pages(PeerPages pages, const PeerOrigin& origin) {
   pages_ = std::move(pages);
   origin_ = origin;
   held_.clear();
+  step_streams_.clear();
 }
 
 void PeerServer::hold(const PeerHold& hold) {
   {
     const std::lock_guard lock(mutex_);
-    held_.try_emplace(hold.key, Held{.what = hold, .expires = lease_end()});
+    const auto [held, is_new] =
+        held_.try_emplace(hold.key, Held{.what = hold, .expires = lease_end()});
+    if (std::exchange(held->second.streams, false)) {
+      held->second.what = hold;
+      held->second.expires = lease_end();
+      held->second.num_ready.clear();
+    }
+  }
+  changed_.notify_all();
+}
+
+void PeerServer::begin_stream_step(const PeerStream& stream) {
+  const std::lock_guard lock(mutex_);
+  const auto [held, is_new] = held_.try_emplace(
+      stream.key, Held{.what = {.key = stream.key,
+                                .id = stream.id,
+                                .digest = stream.digest,
+                                .num_tokens = stream.num_tokens,
+                                .blocks = stream.blocks},
+                       .expires = {},
+                       .streams = true,
+                       .num_ready = std::vector<std::int32_t>(pages_.layers().size())});
+  if (!is_new) {
+    std::vector<std::vector<BlockId>>& blocks = held->second.what.blocks;
+    for (std::size_t g = 0; g < stream.blocks.size(); ++g)
+      blocks.at(g).insert(blocks[g].end(), stream.blocks[g].begin(), stream.blocks[g].end());
+  }
+  step_streams_.emplace_back(stream.key, stream.num_ready);
+}
+
+void PeerServer::finish_layer(std::int32_t layer) {
+  if (step_streams_.empty()) return;
+  const auto found = std::ranges::find(
+      pages_.layers(), layer, [](const PeerPages::Layer& each) { return each.shape.layer; });
+  if (found == pages_.layers().end()) return;
+  const auto index = static_cast<std::size_t>(found - pages_.layers().begin());
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, num_ready] : step_streams_) {
+      const auto held = held_.find(key);
+      if (held != held_.end() && held->second.streams) held->second.num_ready[index] = num_ready;
+    }
+  }
+  changed_.notify_all();
+}
+
+void PeerServer::finish_stream_step() {
+  if (step_streams_.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, num_ready] : step_streams_) {
+      const auto held = held_.find(key);
+      if (held == held_.end() || !held->second.streams) continue;
+      std::ranges::fill(held->second.num_ready, num_ready);
+    }
+  }
+  step_streams_.clear();
+  changed_.notify_all();
+}
+
+void PeerServer::end_stream(std::unique_lock<std::mutex>& lock, const std::string& key) {
+  const auto held = held_.find(key);
+  if (held == held_.end() || !held->second.streams) return;
+  // Only copies within the memory are counted, and new ones do not begin.
+  held->second.num_ready.assign(held->second.num_ready.size(), -1);
+  changed_.wait(lock, [&] { return held->second.num_reading == 0; });
+  held_.erase(held);
+}
+
+void PeerServer::end_stream(const std::string& key) {
+  {
+    std::unique_lock lock(mutex_);
+    end_stream(lock, key);
+  }
+  changed_.notify_all();
+}
+
+void PeerServer::end_all_streams() {
+  {
+    std::unique_lock lock(mutex_);
+    std::vector<std::string> ended;
+    for (const auto& [key, held] : held_)
+      if (held.streams) ended.push_back(key);
+    for (const std::string& key : ended) end_stream(lock, key);
   }
   changed_.notify_all();
 }
@@ -143,7 +229,7 @@ std::vector<RequestId> PeerServer::take_finished() {
   for (auto next = held_.begin(); next != held_.end();) {
     const auto current = next++;
     const Held& held = current->second;
-    if (held.num_reading > 0 || (!held.released && held.expires > now)) continue;
+    if (held.streams || held.num_reading > 0 || (!held.released && held.expires > now)) continue;
     if (!held.released)
       log_warning("nobody has read the KV of a request", kv("request", value(held.what.id)),
                   kv("lease_s", identity_.lease_s));
@@ -239,7 +325,7 @@ Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescri
   SharedMemory shared;
   std::span<std::byte> bytes;
   constexpr std::uint64_t kMaxReadBytes = std::uint64_t{1} << 30;
-  const auto prepared = [&]() -> Result<void> {
+  const auto prepared = [&]() -> Result<bool> {
     if (read.num_bytes > kMaxReadBytes)
       return invalid_argument(std::to_string(read.num_bytes) + " bytes are wanted at once");
     if (read.shared) {
@@ -251,42 +337,67 @@ Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescri
     }
     return copy(read, bytes);
   }();
+  data.pending = prepared.ok() && !*prepared;
   if (!prepared.ok())
     data.error = prepared.error().message;
-  else
+  else if (!data.pending)
     data.checksum =
         xxh3_128(std::span(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
   const SteadyTime deadline = steady_clock::now() + kMaxFrameTime;
   RETURN_IF_ERROR(link.send({data}, deadline));
-  if (!prepared.ok() || read.shared) return {};
+  if (!prepared.ok() || data.pending || read.shared) return {};
   return link.send_bytes(bytes, deadline);
 }
 
-Result<void> PeerServer::begin_reading(const PeerRead& read, PeerHold& what) {
+bool PeerServer::is_ready(const Held& held, const PeerRead& read) const {
+  if (held.num_ready.empty()) return true;
+  return std::ranges::all_of(read.pieces, [&](const PeerPiece& piece) {
+    const PeerPages::Layer* const layer = pages_.find(piece.layer);
+    if (layer == nullptr || piece.units.empty()) return true;  // the copy refuses it
+    const std::int64_t end =
+        (std::int64_t{std::ranges::max(piece.units)} + 1) * layer->shape.unit_tokens;
+    const auto index = static_cast<std::size_t>(layer - pages_.layers().data());
+    return held.num_ready[index] >= std::min<std::int64_t>(end, held.what.num_tokens);
+  });
+}
+
+Result<bool> PeerServer::begin_reading(const PeerRead& read, PeerHold& what) {
   std::unique_lock lock(mutex_);
-  const auto wanted = [&] { return held_.contains(read.key); };
-  if (!changed_.wait_for(lock, kMaxWaitForKey, wanted))
+  const SteadyTime now = steady_clock::now();
+  const SteadyTime latest = now + kMaxWaitForKey;
+  const SteadyTime latest_ready =
+      std::min(latest, now + std::chrono::milliseconds(std::min(read.wait_ms, kMaxWaitMs)));
+  const auto held = [&] { return held_.find(read.key); };
+  if (!changed_.wait_until(lock, latest, [&] { return held() != held_.end(); }))
     return Error{ErrorCode::kNotFound, "the blocks of " + read.key + " are not held", {}};
-  Held& held = held_.at(read.key);
-  if (held.what.digest != read.digest)
+  if (held()->second.what.digest != read.digest)
     return invalid_argument("the blocks of " + read.key + " are those of another prompt");
-  ++held.num_reading;
-  held.expires = lease_end();
-  what = held.what;
-  return {};
+  const auto has_end = [&] { return held() == held_.end() || is_ready(held()->second, read); };
+  if (!changed_.wait_until(lock, latest_ready, has_end)) return false;
+  if (held() == held_.end())
+    return Error{ErrorCode::kNotFound, "the blocks of " + read.key + " are given up", {}};
+  Held& found = held()->second;
+  ++found.num_reading;
+  found.expires = lease_end();
+  what = found.what;
+  return true;
 }
 
 void PeerServer::end_reading(const std::string& key) {
-  const std::lock_guard lock(mutex_);
-  const auto held = held_.find(key);
-  if (held == held_.end()) return;
-  --held->second.num_reading;
-  held->second.expires = lease_end();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto held = held_.find(key);
+    if (held == held_.end()) return;
+    --held->second.num_reading;
+    held->second.expires = lease_end();
+  }
+  changed_.notify_all();
 }
 
-Result<void> PeerServer::copy(const PeerRead& read, std::span<std::byte> to) {
+Result<bool> PeerServer::copy(const PeerRead& read, std::span<std::byte> to) {
   PeerHold what;
-  RETURN_IF_ERROR(begin_reading(read, what));
+  ASSIGN_OR_RETURN(const bool begun, begin_reading(read, what));
+  if (!begun) return false;
   const auto copied = [&]() -> Result<void> {
     // A new cache waits for this; what was held of the earlier one is gone by then.
     const std::shared_lock pages_lock(pages_mutex_);
@@ -324,7 +435,8 @@ Result<void> PeerServer::copy(const PeerRead& read, std::span<std::byte> to) {
     return {};
   }();
   end_reading(read.key);
-  return copied;
+  RETURN_IF_ERROR(copied);
+  return true;
 }
 
 void PeerServer::renew(const PeerRenew& what) {

@@ -31,6 +31,8 @@ struct PeerListen {
 /// readers have released it, or when none of them has shown a sign for the time of a lease; never
 /// while it is being read.
 ///
+/// What is still being computed is read as well, layer by layer: a reader waits for the rest.
+///
 /// A thread for each connection, of which there are as many as ranks of other engines.
 class PeerServer {
  public:
@@ -54,8 +56,16 @@ class PeerServer {
   [[nodiscard]] const PeerEndpoint& endpoint() const noexcept { return endpoint_; }
   /// There is a new cache: nothing of an earlier one is held or read any more.
   void set_pages(PeerPages pages, const PeerOrigin& origin);
-  /// Known keys are left alone.
+  /// Known keys are left alone, but for those of streams, which are whole then.
   void hold(const PeerHold& hold);
+  /// The step that begins computes a part of it; not called for one that has been held or ended.
+  void begin_stream_step(const PeerStream& stream);
+  /// The step has written the layer's keys and values; all layers'.
+  void finish_layer(std::int32_t layer);
+  void finish_stream_step();
+  /// Their blocks are not read any more when this returns: a copy that has begun is awaited.
+  void end_stream(const std::string& key);
+  void end_all_streams();
   /// What is free since the last call, and forgotten.
   [[nodiscard]] std::vector<RequestId> take_finished();
 
@@ -66,6 +76,8 @@ class PeerServer {
     std::int32_t num_reading = 0;
     std::int32_t num_released = 0;
     bool released = false;
+    bool streams = false;                 ///< its request runs
+    std::vector<std::int32_t> num_ready;  ///< tokens of each layer of pages_; empty: all
   };
   struct Connection {
     std::thread thread;
@@ -79,8 +91,11 @@ class PeerServer {
   void serve(PeerLink& link);
   [[nodiscard]] Result<void> welcome(PeerLink& link);
   [[nodiscard]] Result<void> answer(PeerLink& link, const PeerRead& read, FileDescriptor memory);
-  [[nodiscard]] Result<void> copy(const PeerRead& read, std::span<std::byte> to);
-  [[nodiscard]] Result<void> begin_reading(const PeerRead& read, PeerHold& what);
+  /// False: some of it is not computed yet.
+  [[nodiscard]] Result<bool> copy(const PeerRead& read, std::span<std::byte> to);
+  [[nodiscard]] Result<bool> begin_reading(const PeerRead& read, PeerHold& what);
+  [[nodiscard]] bool is_ready(const Held& held, const PeerRead& read) const;
+  void end_stream(std::unique_lock<std::mutex>& lock, const std::string& key);
   void end_reading(const std::string& key);
   void renew(const PeerRenew& what);
   void release(const PeerRelease& what);
@@ -98,7 +113,8 @@ class PeerServer {
   std::mutex mutex_;  // guards held_
   std::condition_variable changed_;
   std::map<std::string, Held> held_;
-  std::list<Connection> connections_;  // the accepting thread's
+  std::vector<std::pair<std::string, std::int32_t>> step_streams_;  // the owner's: ready after it
+  std::list<Connection> connections_;                               // the accepting thread's
   std::thread thread_;
 };
 

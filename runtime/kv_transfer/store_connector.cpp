@@ -96,6 +96,13 @@ void StoreKVConnector::on_new_request(const KVCacheRequest& request) {
   Request& known = requests_[request.id] = {};
   known.identity = request;
   known.identity.token_ids = {};
+  // An engine that is started again counts its adapters' revisions anew; their ids stay.
+  if (known.identity.lora && is_persistent()) known.identity.lora->revision = request.lora->int_id;
+}
+
+bool StoreKVConnector::is_persistent() const {
+  return std::ranges::any_of(
+      tiers_, [](const Tier& tier) { return tier.medium == std::string_view(kDiskMedium); });
 }
 
 /// Null: its blocks have no hashes that could be known here.

@@ -111,6 +111,8 @@ class StoreKVConnector final : public KVConnector {
   };
   void advance_move();
 
+  /// Other engines find what it stores.
+  [[nodiscard]] bool is_persistent() const;
   [[nodiscard]] Request* find(const RequestState& request);
   void extend_hashes(Request& known, const RequestState& request) const;
   [[nodiscard]] StoreKey key_of(const Request& request, std::size_t group,

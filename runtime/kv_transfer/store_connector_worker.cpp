@@ -15,7 +15,8 @@ BlockTransfers::BlockTransfers(std::vector<std::unique_ptr<BlockStore>> tiers,
     : tiers_(std::move(tiers)),
       origin_(origin),
       block_bytes_(std::move(block_bytes)),
-      thread_([this](Job& job) { perform(job); }) {}
+      thread_([this](Job& job) { perform(job); },
+              [](const Job& job) { return std::holds_alternative<BlockLoad>(job); }) {}
 
 void BlockTransfers::load(BlockLoad load) { thread_.add(std::move(load)); }
 void BlockTransfers::remove(const StoreKey& key, std::uint8_t tier) {

@@ -15,7 +15,7 @@
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
-#include "runtime/kv_transfer/transfer_thread.hpp"
+#include "runtime/worker/transfer_thread.hpp"
 
 namespace troupe {
 
@@ -46,7 +46,7 @@ class BlockTransfers {
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;
   };
   /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_.take_loaded(); }
+  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_.take_done(); }
 
  private:
   struct Save {
@@ -80,9 +80,9 @@ class BlockTransfers {
 
   std::vector<std::unique_ptr<BlockStore>> tiers_;  // the thread's
   BlockOrigin origin_;
-  std::vector<std::size_t> block_bytes_;           // per group
-  std::optional<Error> move_error_;                // the thread's: the first one
-  TransferThread<Job, BlockLoad, Loaded> thread_;  // last: it uses the others
+  std::vector<std::size_t> block_bytes_;  // per group
+  std::optional<Error> move_error_;       // the thread's: the first one
+  TransferThread<Job, Loaded> thread_;    // last: it uses the others
 };
 
 /// Opens the tiers of a rank's store. Errors: of the stores.

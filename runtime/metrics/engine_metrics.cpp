@@ -241,11 +241,13 @@ struct EngineMetrics::Engine {
 
   /// Exported once an EC connector has been asked for something.
   void observe_encoder_transfer(const EncoderTransferStats& stats) {
-    const std::array<std::tuple<const char*, const char*, std::int32_t>, 4> counts = {
+    const std::array<std::tuple<const char*, const char*, std::int32_t>, 5> counts = {
         std::tuple{"queries", "Items looked up by the EC connector.", stats.num_queries},
         std::tuple{"hits", "Items whose encoder output the EC connector has.", stats.num_hits},
         std::tuple{"failures", "Encoder outputs that could not be loaded.", stats.num_failed},
-        std::tuple{"saves", "Encoder outputs saved by the EC connector.", stats.num_saved}};
+        std::tuple{"saves", "Encoder outputs saved by the EC connector.", stats.num_saved},
+        std::tuple{"fetches", "Encoder outputs fetched over a network before a step needed them.",
+                   stats.num_fetched}};
     if (stats == EncoderTransferStats{}) return;
     for (std::size_t i = 0; i < counts.size(); ++i) {
       const auto& [name, help, count] = counts[i];
@@ -259,7 +261,7 @@ struct EngineMetrics::Engine {
   Registry& registry;
   const Labels labels;
   const std::string prefix = "vllm:";
-  std::array<Metric*, 4> encoder_transfers{};
+  std::array<Metric*, 5> encoder_transfers{};
   std::array<Metric*, 3> kv_loads{};
   Metric* adapters = nullptr;
   std::string running_adapters, waiting_adapters;  ///< labels of `adapters`

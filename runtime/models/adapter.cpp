@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -25,12 +26,20 @@ constexpr std::string_view kPeftPrefix = "base_model.model.";
 constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 constexpr std::size_t kCacheLineBytes = 64;
 
-/// The name of a module without what checkpoints of various families have before it.
-std::string_view plain_module_name(std::string_view name) {
+/// The name of a module without what checkpoints of various families have before it, and as
+/// transformers calls it since version 5.
+std::string plain_module_name(std::string_view name) {
   for (const std::string_view prefix :
-       {"model.language_model.", "language_model.model.", "language_model.", "model."})
-    if (name.starts_with(prefix)) return name.substr(prefix.size());
-  return name;
+       {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
+    if (!name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    break;
+  }
+  std::string plain(name);
+  constexpr std::string_view kFormer = ".block_sparse_moe.";
+  if (const std::size_t at = plain.find(kFormer); at != std::string::npos)
+    plain.replace(at, kFormer.size(), ".mlp.");
+  return plain;
 }
 
 /// A and B of one module.
@@ -39,7 +48,7 @@ struct ModulePair {
   std::string b_name;
   const TensorView* a = nullptr;
   const TensorView* b = nullptr;
-  std::string module;  ///< as the file calls it
+  std::string module;  ///< as the settings call it
   bool is_embedding = false;
 };
 using ModulePairs = std::map<std::string, ModulePair, std::less<>>;  // by plain_module_name
@@ -61,8 +70,35 @@ std::string_view copied_module(std::string_view tensor) {
   return {};
 }
 
+/// What an update of a parameter of the module `name` is of: PEFT wraps the module, once for each
+/// of its parameters, and names the file's tensors by that. Those of experts are in the order of
+/// the model: the first one is inside.
+Result<std::string> parameter_name(const std::string& name, const TensorMap& tensors,
+                                   const AdapterConfig& config) {
+  constexpr std::string_view kInner = ".base_layer";
+  constexpr std::string_view kFirst = "gate_up_proj";
+  constexpr std::string_view kSecond = "down_proj";
+  const bool is_inner = name.ends_with(kInner);
+  const std::string module = is_inner ? name.substr(0, name.size() - kInner.size()) : name;
+  if (!module.ends_with(".experts")) {
+    const bool is_weight = config.targets_parameter(module + ".weight");
+    return is_weight ? module + ".weight" : name;
+  }
+  const std::string prefix = module + ".";
+  const bool has_both =
+      tensors.contains(std::string(kPeftPrefix) + module + std::string(kInner) + ".lora_A.weight");
+  if (has_both) return prefix + std::string(is_inner ? kFirst : kSecond);
+  const bool has_first = config.targets_parameter(prefix + std::string(kFirst));
+  const bool has_second = config.targets_parameter(prefix + std::string(kSecond));
+  if (has_first == has_second)
+    return Error{ErrorCode::kUnsupported,
+                 std::string(kConfigFile) + ": target_parameters does not tell whether " + module +
+                     " is updated in " + std::string(kFirst) + " or in " + std::string(kSecond)};
+  return prefix + std::string(has_first ? kFirst : kSecond);
+}
+
 /// Sorts the tensors of the file by module. Errors: those that are no LoRA, or stand alone.
-Result<ModulePairs> pair_tensors(const TensorMap& tensors) {
+Result<ModulePairs> pair_tensors(const TensorMap& tensors, const AdapterConfig& config) {
   struct Suffix {
     std::string_view text;
     bool is_a;
@@ -88,10 +124,13 @@ Result<ModulePairs> pair_tensors(const TensorMap& tensors) {
       return tensor_error(
           ErrorCode::kUnsupported, name,
           "has type " + std::string(to_string(tensor.type)) + ", expected F32, BF16 or F16");
-    std::string_view module = name;
-    module.remove_prefix(kPeftPrefix.size());
-    module.remove_suffix(suffix->text.size());
-    ModulePair& pair = pairs[std::string(plain_module_name(module))];
+    const std::string wrapped =
+        name.substr(kPeftPrefix.size(), name.size() - kPeftPrefix.size() - suffix->text.size());
+    ASSIGN_OR_RETURN(const std::string module, parameter_name(wrapped, tensors, config));
+    std::string plain = plain_module_name(module);
+    if (constexpr std::string_view kWeight = ".weight"; plain.ends_with(kWeight))
+      plain.resize(plain.size() - kWeight.size());
+    ModulePair& pair = pairs[std::move(plain)];
     if (!pair.module.empty() &&
         (pair.module != module || pair.is_embedding != suffix->is_embedding))
       return tensor_error(ErrorCode::kCorrupt, name, "updates the same matrix as another one");
@@ -140,25 +179,29 @@ Result<void> check_copies(const TensorMap& tensors, const AdapterTargets& target
   return {};
 }
 
-/// Modules of layers that another stage has are checked there.
-bool is_of_other_stage(std::string_view name, const AdapterTargets& targets) {
-  if (name == "embed_tokens") return !targets.is_first_stage;
-  if (name == "lm_head") return !targets.is_last_stage;
+/// The number in the name of a layer's module; -1: it is of none.
+std::int64_t layer_of(std::string_view name) {
   constexpr std::string_view kLayers = "layers.";
-  if (!name.starts_with(kLayers)) return false;
+  if (!name.starts_with(kLayers)) return -1;
   name.remove_prefix(kLayers.size());
   std::int64_t layer = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  if (error != std::errc() || layer < 0 || layer >= targets.num_layers) return false;
-  const std::string own = std::string(kLayers) + std::to_string(layer) + ".";
-  return std::ranges::none_of(targets.targets, [&](const AdapterTarget& target) {
-    return plain_module_name(target.parts.front().name).starts_with(own);
-  });
+  return error == std::errc() ? layer : -1;
+}
+
+/// Modules of layers that another stage has are checked there. own: layers of this one.
+bool is_of_other_stage(std::string_view name, const AdapterTargets& targets,
+                       const std::set<std::int64_t>& own) {
+  if (name == "embed_tokens") return !targets.is_first_stage;
+  if (name == "lm_head") return !targets.is_last_stage;
+  const std::int64_t layer = layer_of(name);
+  return layer >= 0 && layer < targets.num_layers && !own.contains(layer);
 }
 
 /// One A in the matrix of a target, and the pieces that use it.
 struct StackedPart {
   const ModulePair* pair = nullptr;
+  const AdapterTarget::Part* part = nullptr;
   std::int32_t first_rank = 0;
   std::int32_t rank = 0;
 };
@@ -184,13 +227,17 @@ std::int32_t round_up_ranks(std::int32_t ranks) {
 Result<TargetPlan> plan_target(const AdapterTarget& target, const ModulePairs& pairs,
                                const AdapterConfig& config, const AdapterLimits& limits) {
   TargetPlan plan;
-  std::int64_t first_col = 0;
+  std::int64_t own_col = 0;
+  std::int64_t next_col = 0;
   for (std::size_t i = 0; i < target.parts.size(); ++i) {
     const AdapterTarget::Part& part = target.parts[i];
-    const std::int64_t own_col = std::exchange(first_col, first_col + part.rows.count);
+    if (!part.is_alternative) own_col = std::exchange(next_col, next_col + part.rows.count);
     const auto found = pairs.find(plain_module_name(part.name));
     if (found == pairs.end()) continue;
     const ModulePair& pair = found->second;
+    if (part.is_alternative && !plan.pieces.empty() && plan.pieces.back().part + 1 == i)
+      return tensor_error(ErrorCode::kCorrupt, pair.a_name,
+                          "updates the same matrix as another one");
     if (pair.is_embedding != target.is_embedding)
       return tensor_error(ErrorCode::kUnsupported, pair.a_name, "is not of that kind of module");
     const std::int64_t rank = config.rank_of(pair.module);
@@ -199,12 +246,16 @@ Result<TargetPlan> plan_target(const AdapterTarget& target, const ModulePairs& p
                                                 pair.module + " is " + std::to_string(rank) +
                                                 ", max-lora-rank is " +
                                                 std::to_string(limits.max_rank)};
-    RETURN_IF_ERROR(check_tensor_shape(pair.a_name, *pair.a, rank, target.num_cols));
-    RETURN_IF_ERROR(check_tensor_shape(pair.b_name, *pair.b, part.num_rows, rank));
+    const std::int64_t all_cols = part.all_cols != 0 ? part.all_cols : target.num_cols;
+    const std::int64_t a_cols = part.is_transposed ? part.num_rows : all_cols;
+    const std::int64_t b_rows = part.is_transposed ? all_cols : part.num_rows;
+    const std::int64_t num_ranks = rank * part.num_stacked;
+    RETURN_IF_ERROR(check_tensor_shape(pair.a_name, *pair.a, num_ranks, a_cols));
+    RETURN_IF_ERROR(check_tensor_shape(pair.b_name, *pair.b, b_rows, num_ranks));
     const auto known = std::ranges::find(plan.stacked, &pair, &StackedPart::pair);
     const auto index = static_cast<std::size_t>(known - plan.stacked.begin());
     if (known == plan.stacked.end()) {
-      plan.stacked.push_back({&pair, plan.num_ranks, static_cast<std::int32_t>(rank)});
+      plan.stacked.push_back({&pair, &part, plan.num_ranks, static_cast<std::int32_t>(rank)});
       plan.num_ranks += round_up_ranks(static_cast<std::int32_t>(rank));
     }
     plan.pieces.push_back({.stacked = index, .part = i, .first_col = own_col});
@@ -235,6 +286,35 @@ class NumberWriter {
   std::byte* to_;
   ElementType type_;
 };
+
+float element(const TensorView& tensor, std::int64_t row, std::int64_t col) {
+  float value = 0;
+  widen_row(tensor, row, col, 1, &value);
+  return value;
+}
+
+/// Columns `cols` of row `rank` of the update's A.
+void read_a(const StackedPart& stacked, Slice cols, std::int64_t rank, float* out) {
+  const AdapterTarget::Part& part = *stacked.part;
+  const ModulePair& pair = *stacked.pair;
+  const std::int64_t first = part.first_col + cols.begin;
+  if (!part.is_transposed)
+    return widen_row(*pair.a, part.stacked * stacked.rank + rank, first, cols.count, out);
+  for (std::int64_t k = 0; k < cols.count; ++k)
+    out[k] = element(*pair.b, first + k, rank * part.num_stacked + part.stacked);
+}
+
+/// Row n of the part's of the update's B.
+void read_b(const StackedPart& stacked, const AdapterTarget::Part& part, std::int64_t n,
+            float* out) {
+  const ModulePair& pair = *stacked.pair;
+  const std::int64_t row = part.rows.begin + n * part.row_stride;
+  if (!part.is_transposed && part.num_stacked == 1)
+    return widen_row(*pair.b, row, 0, stacked.rank, out);
+  for (std::int64_t rank = 0; rank < stacked.rank; ++rank)
+    out[rank] = part.is_transposed ? element(*pair.a, part.stacked * stacked.rank + rank, row)
+                                   : element(*pair.b, row, rank * part.num_stacked + part.stacked);
+}
 
 /// Positive, and the same wherever the files are the same.
 std::int32_t adapter_id(const LoraRequest& request, std::string_view config,
@@ -284,7 +364,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
   if (!config.ok()) return in_folder(config.error());
   const auto file = SafetensorsFile::open(folder / kWeightsFile);
   if (!file.ok()) return in_folder(file.error());
-  const auto pairs = pair_tensors(file->tensors());
+  const auto pairs = pair_tensors(file->tensors(), *config);
   if (!pairs.ok()) return in_folder(pairs.error());
   if (const auto copies = check_copies(file->tensors(), targets); !copies.ok())
     return in_folder(copies.error());
@@ -292,7 +372,8 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
   // All is checked before memory is taken.
   std::vector<TargetPlan> plans;
   std::size_t num_bytes = 0;
-  std::vector<const ModulePair*> used;
+  std::set<const ModulePair*> used;
+  std::set<std::int64_t> own_layers;
   const auto take = [&](std::int64_t num_elements) {
     const std::size_t offset = num_bytes;
     num_bytes += static_cast<std::size_t>(num_elements * element_bytes(limits.type));
@@ -302,15 +383,17 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
   for (const AdapterTarget& target : targets.targets) {
     auto plan = plan_target(target, *pairs, *config, limits);
     if (!plan.ok()) return in_folder(plan.error());
+    own_layers.insert(layer_of(plain_module_name(target.parts.front().name)));
+    for (const StackedPart& part : plan->stacked) used.insert(part.pair);
+    if (target.is_elsewhere) *plan = {};
     if (!target.is_embedding) plan->a_offset = take(plan->num_ranks * target.cols.count);
     for (TargetPlan::Piece& piece : plan->pieces)
       piece.b_offset =
           take(plan->stacked[piece.stacked].rank * target.parts[piece.part].rows.count);
-    for (const StackedPart& part : plan->stacked) used.push_back(part.pair);
     plans.push_back(std::move(plan).value());
   }
   for (const auto& [name, pair] : *pairs) {
-    if (std::ranges::find(used, &pair) == used.end() && !is_of_other_stage(name, targets))
+    if (!used.contains(&pair) && !is_of_other_stage(name, targets, own_layers))
       return in_folder(tensor_error(ErrorCode::kUnsupported, pair.a_name,
                                     "is of a module that the model has not, or that no adapter "
                                     "can update here"));
@@ -341,7 +424,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
       const NumberWriter writer(host.data() + plan.a_offset, limits.type);
       for (const StackedPart& part : plan.stacked) {
         for (std::int64_t r = 0; r < part.rank; ++r) {
-          widen_row(*part.pair->a, r, target.cols.begin, target.cols.count, row.data());
+          read_a(part, target.cols, r, row.data());
           const std::int64_t first = (part.first_rank + r) * target.cols.count;
           for (std::int64_t k = 0; k < target.cols.count; ++k)
             writer.put(first + k, row[static_cast<std::size_t>(k)]);
@@ -354,7 +437,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
       row.resize(static_cast<std::size_t>(part.rank));
       const NumberWriter writer(host.data() + piece.b_offset, limits.type);
       for (std::int64_t n = 0; n < rows.count; ++n) {
-        widen_row(*part.pair->b, rows.begin + n, 0, part.rank, row.data());
+        read_b(part, target.parts[piece.part], n, row.data());
         for (std::int64_t r = 0; r < part.rank; ++r)
           writer.put(r * rows.count + n, row[static_cast<std::size_t>(r)]);
       }

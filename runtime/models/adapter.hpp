@@ -19,15 +19,29 @@ namespace troupe {
 
 /// A matrix that adapters may update, as this rank has it; several under each other count as one.
 struct AdapterTarget {
+  /// Rows of it, and the module whose A [rank, columns] and B [num_rows, rank] update them. What
+  /// stands behind `rows` is of modules that hold more matrices than this one.
   struct Part {
     std::string name;           ///< of the module in the checkpoint
     std::int64_t num_rows = 0;  ///< of the whole matrix
     Slice rows;                 ///< those of this rank, or of this part of it
+    std::int64_t row_stride = 1;
+    /// The same rows as the part before: adapters name this module or that one.
+    bool is_alternative = false;
+    /// Of PEFT's `target_parameters`: a stack of matrices, in A one behind the other, in B each has
+    /// every num_stacked-th column.
+    std::int64_t num_stacked = 1;
+    std::int64_t stacked = 0;    ///< the number of this one
+    bool is_transposed = false;  ///< A has a column for each row, and B a row for each column
+
+    std::int64_t first_col = 0;  ///< where its columns begin among the module's
+    std::int64_t all_cols = 0;   ///< the module's; 0: they are the matrix'
   };
-  std::vector<Part> parts;    ///< at most AdapterWeight::kMaxPieces
+  std::vector<Part> parts;    ///< at most AdapterWeight::kMaxPieces, and alternatives
   std::int64_t num_cols = 0;  ///< of the whole matrix
   Slice cols;                 ///< those of this rank
   bool is_embedding = false;  ///< one part: a row for each token is looked up
+  bool is_elsewhere = false;  ///< another rank has the matrix: updates are checked, and not kept
 };
 
 /// What a model's adapters may update, and what else they may name.

@@ -6,19 +6,17 @@
 #include "runtime/base/check.hpp"
 
 namespace troupe {
-namespace {
 
-/// Of a target: the ranks of each piece, filled up.
-std::int64_t most_ranks(std::int64_t max_rank) {
+std::int64_t most_adapter_ranks(std::int64_t max_rank) noexcept {
+  // Each piece's are filled up.
   constexpr std::int64_t kStep = AdapterWeight::kRankStep;
   return AdapterWeight::kMaxPieces * ((max_rank + kStep - 1) / kStep * kStep);
 }
 
-}  // namespace
-
 Result<void> AdapterBatch::reserve(std::int64_t max_tokens, const AdapterLimits& limits) {
   type_ = limits.type;
-  const auto num_floats = static_cast<std::size_t>(max_tokens * most_ranks(limits.max_rank));
+  const auto num_floats =
+      static_cast<std::size_t>(max_tokens * most_adapter_ranks(limits.max_rank));
   ASSIGN_OR_RETURN(shrunk_memory_,
                    device_.allocate(num_floats * sizeof(float), "activations of adapters"));
   return {};

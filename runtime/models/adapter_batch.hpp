@@ -20,6 +20,9 @@ struct StepAdapters {
   Matrix shrunk;  ///< scratch for the rows of all tokens
 };
 
+/// Columns of StepAdapters::shrunk, at most, where adapters have at most that rank.
+[[nodiscard]] std::int64_t most_adapter_ranks(std::int64_t max_rank) noexcept;
+
 /// Owns the rows by adapter of one step. The device outlives it.
 class AdapterBatch {
  public:

@@ -16,7 +16,7 @@ constexpr std::string_view kAdapterConfig = "adapter_config.json";
 constexpr std::int64_t kMostRanks = 1 << 16;
 
 /// How it was trained or found, which the tensors tell by themselves.
-constexpr std::array<std::string_view, 26> kDescribing = {"auto_mapping",
+constexpr std::array<std::string_view, 27> kDescribing = {"auto_mapping",
                                                           "base_model_name_or_path",
                                                           "revision",
                                                           "task_type",
@@ -24,6 +24,7 @@ constexpr std::array<std::string_view, 26> kDescribing = {"auto_mapping",
                                                           "peft_version",
                                                           "lora_dropout",
                                                           "target_modules",
+                                                          "target_parameters",
                                                           "exclude_modules",
                                                           "layers_to_transform",
                                                           "layers_pattern",
@@ -99,6 +100,12 @@ void refuse_unknown(const json& object, ConfigFields& fields) {
 
 }  // namespace
 
+bool AdapterConfig::targets_parameter(std::string_view parameter) const {
+  return std::ranges::any_of(target_parameters, [&](const std::string& pattern) {
+    return pattern_matches(pattern, parameter);
+  });
+}
+
 std::int64_t AdapterConfig::rank_of(std::string_view module) const {
   const auto found = std::ranges::find_if(
       rank_pattern, [&](const auto& each) { return pattern_matches(each.first, module); });
@@ -126,6 +133,7 @@ Result<AdapterConfig> parse_adapter_config(std::string_view text) {
   config.rank_pattern =
       read_pattern<std::int64_t>(fields, "rank_pattern", static_cast<double>(kMostRanks));
   config.alpha_pattern = read_pattern<double>(fields, "alpha_pattern", 1e9);
+  if (fields.has("target_parameters")) config.target_parameters = fields.texts("target_parameters");
   if (!std::isfinite(config.alpha)) fields.fail(ErrorCode::kCorrupt, "lora_alpha is not finite");
   if (const auto init = object.find("init_lora_weights");
       init != object.end() && init->is_string() &&

@@ -20,6 +20,11 @@ struct AdapterConfig {
   std::vector<std::pair<std::string, std::int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
 
+  /// "mlp.experts.gate_up_proj": parameters that are updated, of modules that are no linear layers.
+  std::vector<std::string> target_parameters;
+
+  /// Whether `parameter` ends with one of those, as PEFT matches them.
+  [[nodiscard]] bool targets_parameter(std::string_view parameter) const;
   [[nodiscard]] std::int64_t rank_of(std::string_view module) const;
   /// By which B A is multiplied.
   [[nodiscard]] float scaling_of(std::string_view module) const;

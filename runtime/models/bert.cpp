@@ -1,10 +1,13 @@
-// BERT (arXiv 1810.04805): an encoder of texts, whose layers have their norms behind them.
+// BERT (arXiv 1810.04805): an encoder of texts, whose layers have their norms behind them; and
+// RoBERTa (arXiv 1907.11692, 1911.02116), whose positions begin behind that of padding.
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "runtime/models/classification_head.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/device_batch.hpp"
@@ -15,7 +18,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_encoder(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 768,
               .intermediate_size = 3072,
@@ -36,6 +39,20 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.num_token_types = text.integer("type_vocab_size", 2, 1, 1 << 16);
   config.max_positions = config.max_model_len;
   set_equal_windows(text, 0, config);
+}
+
+void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_encoder(text, is_gguf, config);
+}
+
+void read_roberta_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_encoder(text, is_gguf, config);
+  config.first_position = text.integer("pad_token_id", 1, 0, INT32_MAX) + 1;
+  config.max_model_len -= config.first_position;
+  if (config.max_model_len < 1)
+    text.fail(ErrorCode::kCorrupt, "max_position_embeddings is " +
+                                       std::to_string(config.max_positions) +
+                                       ", positions begin behind pad_token_id");
 }
 
 /// Post-norm: x = norm(x + attention(x)), x = norm(x + mlp(x)).
@@ -77,7 +94,10 @@ class BertModel final : public Model {
                             config.hidden_size)),
         positions_(loader.table(prefix(loader) + "embeddings.position_embeddings",
                                 config.max_positions, config.hidden_size)),
-        first_type_(load_first_type(config, device, loader)),
+        types_(loader.table(prefix(loader) + "embeddings.token_type_embeddings",
+                            config.num_token_types, config.hidden_size)),
+        classes_(load_classes(config, loader)),
+        first_type_(first_row(types_, config, loader)),
         norm_(loader, prefix(loader) + "embeddings.LayerNorm", config.hidden_size,
               config.layer_norm_eps),
         device_batch_(device) {
@@ -86,7 +106,7 @@ class BertModel final : public Model {
           loader, prefix(loader) + "encoder.layer." + std::to_string(layer), config,
           static_cast<std::size_t>(layer)));
     loader.ignore(prefix(loader) + "pooler.");  // of the task that it was trained for
-    loader.ignore("cls.");
+    for (const char* const head : {"cls.", "lm_head.", "classifier."}) loader.ignore(head);
     loader.ignore(prefix(loader) + "embeddings.position_ids");
     weight_bytes_ = loader.num_packed_bytes();
   }
@@ -125,7 +145,7 @@ class BertModel final : public Model {
                     device_.ops().matmul_workspace_bytes(layer->up.spec(), num_tokens),
                     device_.ops().matmul_workspace_bytes(layer->down.spec(), num_tokens)});
     }
-    constexpr std::int64_t kNumStreams = 2;  // x, and what is added to it
+    constexpr std::int64_t kNumStreams = 3;  // x, what is added to it, and types' embeddings
     const std::int64_t num_bytes =
         most.scratch_bytes + kNumStreams * Scratch::padded_bytes(num_tokens, config_.hidden_size);
     ASSIGN_OR_RETURN(activations_,
@@ -141,7 +161,7 @@ class BertModel final : public Model {
     const ForwardBatch* const device_batch = device_batch_.put(batch);
     if (device_batch == nullptr) return;
     const LayerStep step = LayerStep::of(device_, batch, *device_batch, caches, peers, scratch);
-    embed(step, x, added);
+    embed(step, x, added, scratch);
     std::int32_t number = 0;
     for (const auto& layer : layers_) {
       for (LayerHook* const hook : batch.layer_hooks) hook->before_layer(number);
@@ -159,41 +179,64 @@ class BertModel final : public Model {
     copy_outputs(step, x, hidden);
   }
 
+  [[nodiscard]] std::vector<float> pool(PoolingType type, ConstMatrix hidden) const override {
+    const std::vector<float> pooled = Model::pool(type, hidden);
+    return classes_ ? classes_->apply(pooled) : pooled;
+  }
+
   void compute_logits(ConstMatrix, Communicator*, Matrix) override {
     CHECK(false);  // a pooling model is not asked for any
   }
 
  private:
   static std::string prefix(const WeightLoader& loader) {
-    return loader.has("bert.embeddings.word_embeddings.weight") ? "bert." : "";
+    for (const char* const name : {"bert.", "roberta."})
+      if (loader.has(std::string(name) + "embeddings.word_embeddings.weight")) return name;
+    return "";
   }
 
-  /// Texts come alone, so all tokens are of the first type.
-  static DeviceArray<float> load_first_type(const ModelConfig& config, Device& device,
-                                            WeightLoader& loader) {
-    const EmbeddingTable types = loader.table(prefix(loader) + "embeddings.token_type_embeddings",
-                                              config.num_token_types, config.hidden_size);
+  static DeviceArray<float> first_row(const EmbeddingTable& types, const ModelConfig& config,
+                                      WeightLoader& loader) {
     std::vector<float> row(static_cast<std::size_t>(config.hidden_size));
     if (types.stored != nullptr) widen_row(*types.stored, 0, 0, config.hidden_size, row.data());
-    auto uploaded = device.upload(std::move(row), "weights");
-    if (!uploaded.ok()) {
-      loader.fail(uploaded.error().code, uploaded.error().message);
-      return {};
-    }
-    return std::move(uploaded).value();
+    return loader.upload(std::move(row));
   }
 
-  void embed(const LayerStep& step, Matrix x, Matrix added) {
-    look_up(step, words_, config_.vocab_size, step.device_batch.token_ids.data(), x);
-    look_up(step, positions_, config_.max_positions, step.device_batch.positions.data(), added);
-    step.ops.add_bias(step.context, {.bias = first_type_.data(), .out = added});
+  static std::optional<ClassificationHead> load_classes(const ModelConfig& config,
+                                                        WeightLoader& loader) {
+    if (config.task != ModelTask::kClassify) return std::nullopt;
+    const bool is_bert = config.first_position == 0;
+    return std::optional<ClassificationHead>(
+        std::in_place, loader, config,
+        is_bert ? prefix(loader) + "pooler.dense" : std::string("classifier.dense"),
+        is_bert ? "classifier" : "classifier.out_proj");
+  }
+
+  void embed(const LayerStep& step, Matrix x, Matrix added, Scratch scratch) {
+    const ForwardBatch& batch = step.device_batch;
+    look_up(step, words_, config_.vocab_size, 0, batch.token_ids.data(), x);
+    look_up(step, positions_, config_.max_positions, config_.first_position, batch.positions.data(),
+            added);
+    // Where there is one type alone, tokenizers may number two.
+    if (batch.token_types.empty() || config_.num_token_types == 1) {
+      step.ops.add_bias(step.context, {.bias = first_type_.data(), .out = added});
+    } else {
+      const Matrix types = scratch.take(added.num_rows, config_.hidden_size);
+      look_up(step, types_, config_.num_token_types, 0, batch.token_types.data(), types);
+      // Without a weight it is the sum alone.
+      step.ops.add_rms_norm(step.context, {.x = types, .residual = added, .out = added});
+    }
     norm_.add_and_apply(step.ops, step.context, x, added, x);
   }
 
+  /// out[i] = table[first + ids[i]]
   void look_up(const LayerStep& step, const EmbeddingTable& table, std::int64_t num_rows,
-               const std::int32_t* ids, Matrix out) const {
+               std::int64_t first, const std::int32_t* ids, Matrix out) const {
+    const std::size_t element_bytes = table.type() == ElementType::kF32 ? 4 : 2;
+    const std::byte* const rows =
+        table.data() + static_cast<std::size_t>(first * config_.hidden_size) * element_bytes;
     step.ops.embedding(step.context,
-                       {.table = {table.data(), table.type(), num_rows, config_.hidden_size},
+                       {.table = {rows, table.type(), num_rows - first, config_.hidden_size},
                         .ids = ids,
                         .out = out});
   }
@@ -202,7 +245,9 @@ class BertModel final : public Model {
   Device& device_;
   EmbeddingTable words_;
   EmbeddingTable positions_;
-  DeviceArray<float> first_type_;
+  EmbeddingTable types_;
+  std::optional<ClassificationHead> classes_;  ///< of a classifier
+  DeviceArray<float> first_type_;              ///< a row of types_
   LayerNorm norm_;
   std::vector<std::unique_ptr<const BertLayer>> layers_;
   std::int64_t weight_bytes_ = 0;
@@ -220,5 +265,13 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 
 extern const RegisteredArchitecture kBert = {
     .name = "BertModel", .model_type = "bert", .read_config = read_config, .make = make};
+extern const RegisteredArchitecture kRoberta = {.name = "RobertaModel",
+                                                .model_type = "roberta",
+                                                .read_config = read_roberta_config,
+                                                .make = make};
+extern const RegisteredArchitecture kXlmRoberta = {.name = "XLMRobertaModel",
+                                                   .model_type = "xlm-roberta",
+                                                   .read_config = read_roberta_config,
+                                                   .make = make};
 
 }  // namespace troupe

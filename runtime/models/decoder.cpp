@@ -47,7 +47,7 @@ std::string head_name(const ModelConfig& config, WeightLoader& loader, const Dec
 }
 
 Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
-  if (!loader.parallel().is_last_stage()) {
+  if (!loader.parallel().is_last_stage() || config.task != ModelTask::kDefault) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
@@ -56,6 +56,16 @@ Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderN
       loader,
       {{head_name(config, loader, names), config.vocab_size, loader.shard(config.vocab_size)}},
       config.hidden_size, false, MatrixRole::kHead);
+}
+
+/// "score": a matrix over the classes.
+std::optional<ClassificationHead> load_classes(const ModelConfig& config, WeightLoader& loader) {
+  if (config.task != ModelTask::kClassify) return std::nullopt;
+  if (!loader.parallel().is_last_stage()) {
+    loader.ignore("score.");
+    return std::nullopt;
+  }
+  return std::optional<ClassificationHead>(std::in_place, loader, config, "", "score");
 }
 
 }  // namespace
@@ -164,6 +174,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
                        config.vocab_size, config.hidden_size)),
       final_norm_(load_final_norm(config, loader, options)),
       head_(load_head(config, loader, options.names)),
+      classes_(load_classes(config, loader)),
       weight_bytes_(loader.num_packed_bytes()),
       device_batch_(device),
       adapter_batch_(device) {
@@ -172,7 +183,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
     adapted_embedding_.target = loader.add_adapter_target(
         {{weight_prefix(loader) + "embed_tokens", config.hidden_size, {0, config.hidden_size}}},
         vocab_size, {0, vocab_size}, /*is_embedding=*/true);
-  if (parallel_.is_last_stage())
+  if (parallel_.is_last_stage() && config.task == ModelTask::kDefault)
     adapted_head_.target =
         loader.add_adapter_target({{"lm_head", vocab_size, loader.shard(vocab_size)}},
                                   config.hidden_size, {0, config.hidden_size});
@@ -210,16 +221,17 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
     scratch_bytes = memory.scratch_bytes;
     workspace_bytes = memory.workspace_bytes;
   }
-  if (parallel_.is_last_stage()) {
+  if (parallel_.is_last_stage() && config_.task == ModelTask::kDefault) {
     workspace_bytes = std::max(workspace_bytes, device_.ops().matmul_workspace_bytes(
                                                     head_.spec(), limits.max_num_logit_rows));
     scratch_bytes = std::max(scratch_bytes,
                              gather_logits_bytes(limits.max_num_logit_rows, head_.spec().num_rows,
                                                  parallel_.tensor_parallel_size));
   }
-  const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
-                                 .max_seq_len = config_.max_model_len,
-                                 .has_adapters = limits.adapters.has_value()};
+  const MixerLimits mixer_limits{
+      .max_num_tokens = num_tokens,
+      .max_seq_len = config_.max_model_len,
+      .adapter_ranks = limits.adapters ? most_adapter_ranks(limits.adapters->max_rank) : 0};
   if (limits.adapters) RETURN_IF_ERROR(adapter_batch_.reserve(num_tokens, *limits.adapters));
   for (const DecoderLayer& layer : layers_) {
     const MixerMemory memory = layer.memory(device_, mixer_limits);
@@ -382,6 +394,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
     has_adapters_ = step->adapters != nullptr;
     peers->recv(writable_bytes_of(stream.residual), previous);
     peers->recv(writable_bytes_of(stream.x), previous);
+    if (num_kept > 0) peers->recv(writable_bytes_of(step_inputs_), previous);
   }
   auto number = static_cast<std::int32_t>(stage_layers(config_.num_layers, parallel_).begin);
   for (const DecoderLayer& layer : layers_) {
@@ -420,6 +433,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   if (blend != nullptr) send_selection(*peers, next);
   peers->send(writable_bytes_of(stream.residual), next);
   peers->send(writable_bytes_of(stream.x), next);
+  if (num_kept > 0) peers->send(writable_bytes_of(step_inputs_), next);
 }
 
 std::int64_t DecoderModel::max_item_rows() const noexcept {
@@ -438,6 +452,11 @@ std::int64_t DecoderModel::num_item_slices() const noexcept {
 void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) {
   CHECK(tower_ != nullptr);
   tower_->encode_slice(device_, Scratch(activations_.bytes()), item, slice, out);
+}
+
+std::vector<float> DecoderModel::pool(PoolingType type, ConstMatrix hidden) const {
+  const std::vector<float> pooled = Model::pool(type, hidden);
+  return classes_ ? classes_->apply(pooled) : pooled;
 }
 
 void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/models/classification_head.hpp"
 #include "runtime/models/device_batch.hpp"
 #include "runtime/models/item_tower.hpp"
 #include "runtime/models/layers.hpp"
@@ -121,6 +122,7 @@ class DecoderModel final : public Model {
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
+  [[nodiscard]] std::vector<float> pool(PoolingType type, ConstMatrix hidden) const override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
@@ -163,7 +165,8 @@ class DecoderModel final : public Model {
   EmbeddingTable embedding_;
   std::vector<float> embedded_;  ///< rows on their way to the device
   RmsNorm final_norm_;
-  Linear head_;  ///< rows of this rank
+  Linear head_;                                ///< rows of this rank
+  std::optional<ClassificationHead> classes_;  ///< of a classifier
   AdaptedMatrix adapted_embedding_;
   AdaptedMatrix adapted_head_;
   AdapterTargets adapter_targets_;

@@ -73,6 +73,7 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
   staging_.clear();
   const std::size_t token_ids = append(batch.token_ids);
   const std::size_t positions = append(batch.positions);
+  const std::size_t token_types = append(batch.token_types);
   const std::size_t query_start_loc = append(batch.query_start_loc);
   const std::size_t seq_lens = append(batch.seq_lens);
   const std::size_t output_start_loc = append(batch.output_start_loc);
@@ -120,6 +121,7 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
          .states_after = at<BlockId>(groups[g].states_after)});
   batch_ = {.token_ids = {at<TokenId>(token_ids), batch.token_ids.size()},
             .positions = {at<std::int32_t>(positions), batch.positions.size()},
+            .token_types = {at<std::int32_t>(token_types), batch.token_types.size()},
             .query_start_loc = {at<std::int32_t>(query_start_loc), batch.query_start_loc.size()},
             .seq_lens = {at<std::int32_t>(seq_lens), batch.seq_lens.size()},
             .output_start_loc = {at<std::int32_t>(output_start_loc), batch.output_start_loc.size()},

@@ -142,22 +142,30 @@ Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOpt
     : options_(options),
       mine_(loader.parallel().expert_parallel ? loader.shard(options.num_experts)
                                               : Slice{0, options.num_experts}),
+      has_parts_(!loader.parallel().expert_parallel && loader.parallel().tensor_parallel_size > 1),
       router_(loader,
               {{name + "." + std::string(options.router_name),
                 options.num_experts,
                 {0, options.num_experts}}},
               options.expert.hidden_size, options.router_bias, MatrixRole::kRouter) {
+  adapted_router_.target =
+      loader.add_adapter_target({{name + "." + std::string(options.router_name),
+                                  options.num_experts,
+                                  {0, options.num_experts}}},
+                                options.expert.hidden_size, {0, options.expert.hidden_size});
   if (!options.choice_bias_name.empty()) {
     choice_bias_ = loader.elements(name + "." + std::string(options.choice_bias_name),
                                    options.num_experts, {0, options.num_experts});
     options_.routing.choice_bias = choice_bias_.data();
   }
   options_.expert.is_whole = loader.parallel().expert_parallel;
+  options_.expert.has_adapters = false;  // they apply to some of an expert's rows
   experts_.resize(static_cast<std::size_t>(options.num_experts));
   other_biases_.resize(experts_.size());
   for (std::int64_t expert = 0; expert < options.num_experts; ++expert) {
     MlpParts parts = options.expert_parts(loader, name, options, expert);
     const auto at = static_cast<std::size_t>(expert);
+    if (loader.device().is_host()) adapt(loader, name, expert);
     if (expert >= mine_.begin && expert < mine_.end()) {
       experts_[at] = std::make_unique<const GatedMlp>(loader, std::move(parts), options_.expert);
       continue;
@@ -166,6 +174,49 @@ Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOpt
     if (options.expert.has_bias) other_biases_[at] = loader.biases({parts.down});
   }
   if (!loader.device().is_host()) take_addresses(loader, name);
+}
+
+void Experts::adapt(WeightLoader& loader, const std::string& name, std::int64_t expert) {
+  const bool is_mine = expert >= mine_.begin && expert < mine_.end();
+  const bool is_interleaved = options_.stack == ExpertStack::kInterleaved;
+  const std::int64_t hidden_size = options_.expert.hidden_size;
+  const std::int64_t inner_size = options_.expert.intermediate_size;
+  const Slice inner = has_parts_ ? loader.shard(inner_size) : Slice{0, inner_size};
+  const std::string experts = name + ".experts.";
+  const std::string own = experts + std::to_string(expert) + ".";
+  const auto stacked = [&](std::string_view matrix, std::int64_t num_rows, Slice rows,
+                           std::int64_t all_cols) {
+    return AdapterTarget::Part{.name = experts + std::string(matrix),
+                               .num_rows = num_rows,
+                               .rows = rows,
+                               .is_alternative = true,
+                               .num_stacked = options_.num_experts,
+                               .stacked = expert,
+                               .is_transposed = options_.stack == ExpertStack::kTransposed,
+                               .all_cols = all_cols};
+  };
+  AdapterTarget gate_up{
+      .num_cols = hidden_size, .cols = {0, hidden_size}, .is_elsewhere = !is_mine};
+  const MlpNames& names = options_.expert_names;
+  for (std::int64_t half = 0; half < 2; ++half) {
+    gate_up.parts.push_back({.name = own + std::string(half == 0 ? names.gate : names.up),
+                             .num_rows = inner_size,
+                             .rows = inner});
+    const std::int64_t first =
+        is_interleaved ? half + 2 * inner.begin : half * inner_size + inner.begin;
+    gate_up.parts.push_back(
+        stacked("gate_up_proj", 2 * inner_size, {first, inner.count}, hidden_size));
+    gate_up.parts.back().row_stride = is_interleaved ? 2 : 1;
+  }
+  AdapterTarget down{.num_cols = inner_size, .cols = inner, .is_elsewhere = !is_mine};
+  const Slice all_rows{0, hidden_size};
+  down.parts.push_back(
+      {.name = own + std::string(names.down), .num_rows = hidden_size, .rows = all_rows});
+  down.parts.push_back(stacked("down_proj", hidden_size, all_rows, inner_size));
+  const std::int32_t num_ranks = has_parts_ ? loader.parallel().tensor_parallel_size : 1;
+  adapted_.push_back({.gate_up = {.target = loader.add_adapter_target(std::move(gate_up))},
+                      .down = {.target = loader.add_adapter_target(std::move(down)),
+                               .k_shards = options_.expert.canonical_shards / num_ranks}});
 }
 
 void Experts::take_addresses(WeightLoader& loader, const std::string& name) {
@@ -211,6 +262,8 @@ Experts::Routes Experts::route(const LayerStep& step, ConstMatrix x, Scratch& sc
   const std::span<std::int32_t> chosen = own.take_ints(num_pairs);
   const std::span<float> weights = own.take_floats(num_pairs);
   router_.apply(step.ops, step.context, x, logits);
+  if (step.adapters != nullptr)
+    add_adapters(step, step.adapter_queries(), adapted_router_, x, logits);
   const auto num_chosen = static_cast<std::size_t>(options_.routing.num_chosen);
   constexpr std::int64_t kTokensAtOnce = 16;
   step.context.pool->parallel_for(
@@ -260,6 +313,7 @@ void Experts::forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) 
   const Routes routes = route(step, x, scratch);
   const Matrix gathered = scratch.take(x.num_rows, x.num_cols);
   const Matrix results = scratch.take(num_result_rows(x.num_rows), out.num_cols);
+  const std::optional<Updates> updates = take_updates(step, x.num_rows, scratch);
   for (std::int64_t row = 0; row < out.num_rows; ++row)
     std::fill_n(out.row(row), out.num_cols, 0.0f);
 
@@ -269,7 +323,7 @@ void Experts::forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) 
     const auto begin = static_cast<std::size_t>(routes.first[first]);
     const std::size_t count = static_cast<std::size_t>(routes.first[end]) - begin;
     const Matrix rows = first_rows(results, static_cast<std::int64_t>(count));
-    finish_results(step, routes, first, end, rows);
+    finish_results(step, routes, updates ? &*updates : nullptr, first, end, rows);
     std::span<const float> weights = routes.weights.subspan(begin, count);
     if (scales_input) weights = {};
     add_weighted(*step.context.pool, rows, routes.tokens.subspan(begin, count), weights, out);
@@ -293,14 +347,124 @@ void Experts::forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) 
                           .rows = routes.tokens.data() + begin,
                           .factors = scales_input ? routes.weights.data() + begin : nullptr,
                           .out = rows});
-    experts_[expert]->multiply(step, rows, of_expert);
+    const AdapterRows adapted =
+        updates ? adapted_rows(step, routes, expert, *updates) : AdapterRows{};
+    if (adapted.num_rows == 0) {
+      experts_[expert]->multiply(step, {.x = rows, .out = of_expert});
+      continue;
+    }
+    const Matrix shrunk(updates->shrunk.row(begin - routes.first[first]), adapted.num_rows,
+                        updates->shrunk.num_cols);
+    multiply_updated(step, adapted, *updates, expert, rows, shrunk, of_expert);
   }
   add_results(experts_.size());
 }
 
-void Experts::finish_results(const LayerStep& step, const Routes& routes, std::size_t begin,
-                             std::size_t end, Matrix results) const {
+std::optional<Experts::Updates> Experts::take_updates(const LayerStep& step,
+                                                      std::int64_t num_tokens,
+                                                      Scratch& scratch) const {
+  if (step.adapters == nullptr || adapted_.empty()) return std::nullopt;
+  const AdapterRows& all = step.adapter_queries();
+  const auto updates_one = [&](const AdapterWeight* weights) {
+    return std::ranges::any_of(adapted_, [&](const AdaptedExpert& expert) {
+      return weights[expert.gate_up.target].a != nullptr ||
+             weights[expert.down.target].a != nullptr;
+    });
+  };
+  if (all.num_rows == 0 || std::none_of(all.adapters, all.adapters + all.num_adapters, updates_one))
+    return std::nullopt;
+  const std::int64_t num_gates = any_expert().down().spec.num_cols;
+  Updates updates{
+      .adapter_of_token = scratch.take_ints(num_tokens),
+      .first_row = scratch.take_ints(all.num_adapters + 2),
+      .rows = scratch.take_ints(num_tokens),
+      .adapter_of_row = scratch.take_ints(num_tokens),
+      .gate_up = scratch.take(num_tokens, 2 * num_gates),
+      .hidden = scratch.take(num_tokens, num_gates),
+      .shrunk = scratch.take(num_result_rows(num_tokens), step.adapters->shrunk.num_cols)};
+  std::ranges::fill(updates.adapter_of_token, -1);
+  for (std::int64_t i = 0; i < all.num_rows; ++i)
+    updates.adapter_of_token[static_cast<std::size_t>(all.rows[i])] = all.adapter_of_row[i];
+  // Rows that no adapter fills are summed over ranks as well.
+  if (has_parts_)
+    std::fill_n(updates.shrunk.data, updates.shrunk.num_rows * updates.shrunk.num_cols, 0.0f);
+  return updates;
+}
+
+AdapterRows Experts::adapted_rows(const LayerStep& step, const Routes& routes, std::size_t expert,
+                                  const Updates& updates) const {
+  const AdapterRows& all = step.adapter_queries();
+  const AdaptedExpert& adapted = adapted_[expert];
+  const auto is_updated = [&](std::int32_t adapter) {
+    if (adapter < 0) return false;
+    const AdapterWeight* const weights = all.adapters[adapter];
+    return weights[adapted.gate_up.target].a != nullptr ||
+           weights[adapted.down.target].a != nullptr;
+  };
+  const auto begin = static_cast<std::size_t>(routes.first[expert]);
+  const auto end = static_cast<std::size_t>(routes.first[expert + 1]);
+  // first_row[a + 1] is where the next row of adapter a goes.
+  std::ranges::fill(updates.first_row, 0);
+  for (const std::int32_t token : routes.tokens.subspan(begin, end - begin))
+    if (const std::int32_t adapter = updates.adapter_of_token[static_cast<std::size_t>(token)];
+        is_updated(adapter))
+      ++updates.first_row[static_cast<std::size_t>(adapter) + 2];
+  std::partial_sum(updates.first_row.begin(), updates.first_row.end(), updates.first_row.begin());
+  for (std::size_t pair = begin; pair < end; ++pair) {
+    const std::int32_t adapter =
+        updates.adapter_of_token[static_cast<std::size_t>(routes.tokens[pair])];
+    if (!is_updated(adapter)) continue;
+    const auto place =
+        static_cast<std::size_t>(updates.first_row[static_cast<std::size_t>(adapter) + 1]++);
+    updates.rows[place] = static_cast<std::int32_t>(pair - begin);
+    updates.adapter_of_row[place] = adapter;
+  }
+  return {.adapters = all.adapters,
+          .first_row = updates.first_row.data(),
+          .rows = updates.rows.data(),
+          .adapter_of_row = updates.adapter_of_row.data(),
+          .num_adapters = all.num_adapters,
+          .num_rows = updates.first_row[static_cast<std::size_t>(all.num_adapters)]};
+}
+
+void Experts::multiply_updated(const LayerStep& step, const AdapterRows& rows,
+                               const Updates& updates, std::size_t expert, ConstMatrix x,
+                               Matrix shrunk, Matrix out) const {
+  const AdaptedExpert& adapted = adapted_[expert];
+  const Matrix gate_up = first_rows(updates.gate_up, x.num_rows);
+  const Matrix hidden = first_rows(updates.hidden, x.num_rows);
+  std::fill_n(gate_up.data, gate_up.num_rows * gate_up.num_cols, 0.0f);
+  add_adapters(step, rows, adapted.gate_up, x, gate_up);
+  experts_[expert]->multiply(step,
+                             {.x = x, .out = out, .gate_up_update = gate_up, .hidden = hidden});
+  if (!has_parts_) return add_adapters(step, rows, adapted.down, hidden, out);
+  step.ops.adapter_shrink(step.context, {.x = hidden,
+                                         .rows = rows,
+                                         .target = adapted.down.target,
+                                         .type = step.adapters->type,
+                                         .k_shards = adapted.down.k_shards,
+                                         .out = shrunk});
+}
+
+void Experts::finish_results(const LayerStep& step, const Routes& routes, const Updates* updates,
+                             std::size_t begin, std::size_t end, Matrix results) const {
   add_over_ranks(step, results);
+  if (updates != nullptr && has_parts_) {
+    add_over_ranks(step, first_rows(updates->shrunk, results.num_rows));
+    for (std::size_t expert = begin; expert < end; ++expert) {
+      const std::int64_t row = routes.first[expert] - routes.first[begin];
+      const AdapterRows rows = adapted_rows(step, routes, expert, *updates);
+      if (rows.num_rows == 0) continue;
+      step.ops.adapter_expand(
+          step.context, {.x = {updates->shrunk.row(row), rows.num_rows, updates->shrunk.num_cols},
+                         .rows = rows,
+                         .target = adapted_[expert].down.target,
+                         .type = step.adapters->type,
+                         .out = {results.row(row), routes.first[expert + 1] - routes.first[expert],
+                                 results.num_cols}});
+    }
+    std::fill_n(updates->shrunk.data, results.num_rows * updates->shrunk.num_cols, 0.0f);
+  }
   if (!options_.expert.has_bias) return;
   for (std::size_t expert = begin; expert < end; ++expert) {
     const std::int32_t row = routes.first[expert];
@@ -319,6 +483,8 @@ void Experts::forward_on_device(const LayerStep& step, ConstMatrix x, Matrix out
   const Matrix logits = scratch.take(x.num_rows, options_.num_experts);
   const Matrix results = scratch.take(num_pairs, out.num_cols);
   router_.apply(step.ops, step.context, x, logits);
+  if (step.adapters != nullptr)
+    add_adapters(step, step.adapter_queries(), adapted_router_, x, logits);
   const RouteExpertsArgs routes{.logits = logits,
                                 .routing = options_.routing,
                                 .experts = scratch.take_ints(num_pairs).data(),
@@ -390,8 +556,14 @@ MixerMemory Experts::memory(Device& device, const MixerLimits& limits) const noe
   const std::int64_t choosing = Scratch::padded_bytes(num_tokens, options_.num_experts) +
                                 2 * Scratch::padded_bytes(1, num_pairs) +
                                 Scratch::padded_bytes(1, options_.num_experts);
-  const std::int64_t computing = Scratch::padded_bytes(num_tokens, hidden_size) +
-                                 Scratch::padded_bytes(num_result_rows(num_tokens), hidden_size);
+  std::int64_t computing = Scratch::padded_bytes(num_tokens, hidden_size) +
+                           Scratch::padded_bytes(num_result_rows(num_tokens), hidden_size);
+  if (limits.adapter_ranks > 0)  // Updates
+    computing += 3 * Scratch::padded_bytes(1, num_tokens) +
+                 Scratch::padded_bytes(1, num_tokens + 2) +
+                 Scratch::padded_bytes(num_tokens, 2 * any_expert().down().spec.num_cols) +
+                 Scratch::padded_bytes(num_tokens, any_expert().down().spec.num_cols) +
+                 Scratch::padded_bytes(num_result_rows(num_tokens), limits.adapter_ranks);
   MixerMemory memory{
       .scratch_bytes = routing + std::max(choosing, computing),
       .workspace_bytes = device.ops().matmul_workspace_bytes(router_.spec(), num_tokens)};
@@ -431,11 +603,11 @@ ExpertsWithShared::ExpertsWithShared(WeightLoader& loader, const std::string& na
       experts_(loader, name, options),
       shared_(loader, shared_parts(name, options, shared),
               shared_options(options.expert, shared.intermediate_size)) {
-  if (!shared.gate_name.empty())
-    gate_.emplace(
-        loader,
-        std::vector<WeightLoader::Part>{{name + "." + std::string(shared.gate_name), 1, {0, 1}}},
-        hidden_size_, false, MatrixRole::kRouter);
+  if (shared.gate_name.empty()) return;
+  const std::vector<WeightLoader::Part> gate = {
+      {name + "." + std::string(shared.gate_name), 1, {0, 1}}};
+  gate_.emplace(loader, gate, hidden_size_, false, MatrixRole::kRouter);
+  adapted_gate_.target = loader.add_adapter_target(gate, hidden_size_, {0, hidden_size_});
 }
 
 void ExpertsWithShared::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
@@ -443,23 +615,27 @@ void ExpertsWithShared::forward(const LayerStep& step, ConstMatrix x, Matrix out
   Scratch scratch = step.scratch;
   const Matrix shared = scratch.take(x.num_rows, out.num_cols);
   const Matrix gate = scratch.take(x.num_rows, 1);
-  shared_.forward(step, x, shared);
+  LayerStep inner = step;
+  inner.scratch = scratch;
+  shared_.forward(inner, x, shared);
   if (!gate_) {
     // Without a weight it is a sum alone.
     step.ops.add_rms_norm(step.context, {.x = shared, .residual = out, .out = shared});
     return;
   }
   gate_->apply(step.ops, step.context, x, gate);
+  if (step.adapters != nullptr) add_adapters(step, step.adapter_queries(), adapted_gate_, x, gate);
   step.ops.add_gated(step.context, {.x = shared, .gate = gate, .out = out});
 }
 
 MixerMemory ExpertsWithShared::memory(Device& device, const MixerLimits& limits) const noexcept {
   MixerMemory memory = experts_.memory(device, limits);
+  const MixerMemory of_shared = shared_.memory(device, limits);
   memory.scratch_bytes =
       std::max(memory.scratch_bytes, Scratch::padded_bytes(limits.max_num_tokens, hidden_size_) +
-                                         Scratch::padded_bytes(limits.max_num_tokens, 1));
-  memory.workspace_bytes =
-      std::max(memory.workspace_bytes, shared_.memory(device, limits).workspace_bytes);
+                                         Scratch::padded_bytes(limits.max_num_tokens, 1) +
+                                         of_shared.scratch_bytes);
+  memory.workspace_bytes = std::max(memory.workspace_bytes, of_shared.workspace_bytes);
   if (gate_)
     memory.workspace_bytes =
         std::max(memory.workspace_bytes,

@@ -20,6 +20,14 @@ using ExpertParts = MlpParts(const WeightLoader& loader, const std::string& name
 /// Each matrix as a tensor of its own: `name`.experts.e.{expert_names}.
 ExpertParts named_expert_parts;
 
+/// How transformers keeps the experts' matrices in one parameter, which adapters may name:
+/// `name`.experts.gate_up_proj and `name`.experts.down_proj.
+enum class ExpertStack : std::uint8_t {
+  kHalves,       ///< of each expert: the rows of the gate, then those of `up`
+  kInterleaved,  ///< they take turns
+  kTransposed,   ///< as kHalves, but PEFT takes rows for columns
+};
+
 struct ExpertsOptions {
   std::int64_t num_experts = 0;
   ExpertRouting routing;                  ///< choice_bias is loaded
@@ -29,6 +37,7 @@ struct ExpertsOptions {
   std::string_view choice_bias_name = {};  ///< the vector `name`.{choice_bias_name}; empty: none
   MlpNames expert_names = {};
   ExpertParts* expert_parts = named_expert_parts;
+  ExpertStack stack = ExpertStack::kHalves;
 };
 
 /// out[t] = sum over the chosen experts e of p[t, e] expert_e(x[t]), p and the choice by
@@ -41,6 +50,9 @@ struct ExpertsOptions {
 /// sum is over the experts in the order of their numbers, and each of its terms is the sum over all
 /// ranks first: it has the same bits in every batch and with any number of ranks. With expert
 /// parallelism a rank has some of the experts as a whole, and zeros for what the others give.
+///
+/// Adapters update experts on the CPU alone: the rows of an expert are sorted by adapter, as all
+/// rows of other matrices are, and the sum over ranks comes before down_proj's update.
 class Experts final : public Mixer {
  public:
   Experts(WeightLoader& loader, const std::string& name, const ExpertsOptions& options);
@@ -56,6 +68,32 @@ class Experts final : public Mixer {
     std::span<std::int32_t> tokens;
     std::span<float> weights;
   };
+  /// What one step's adapters do to experts.
+  struct Updates {
+    std::span<std::int32_t> adapter_of_token;  ///< in AdapterRows::adapters; -1: none
+    // Of the expert at hand:
+    std::span<std::int32_t> first_row;
+    std::span<std::int32_t> rows;
+    std::span<std::int32_t> adapter_of_row;
+    Matrix gate_up;
+    Matrix hidden;
+    Matrix shrunk;  ///< of down_proj, for all pairs whose results are kept
+  };
+  struct AdaptedExpert {
+    AdaptedMatrix gate_up;
+    AdaptedMatrix down;
+  };
+  /// Says that adapters may update an expert.
+  void adapt(WeightLoader& loader, const std::string& name, std::int64_t expert);
+  /// Nothing: no adapter of the step updates an expert. Takes what it returns from `scratch`.
+  [[nodiscard]] std::optional<Updates> take_updates(const LayerStep& step, std::int64_t num_tokens,
+                                                    Scratch& scratch) const;
+  /// The rows of the expert that have an adapter, sorted by it; none if no adapter updates it.
+  [[nodiscard]] AdapterRows adapted_rows(const LayerStep& step, const Routes& routes,
+                                         std::size_t expert, const Updates& updates) const;
+  /// GatedMlp::multiply with updates. shrunk: the rows of Updates::shrunk for this expert.
+  void multiply_updated(const LayerStep& step, const AdapterRows& rows, const Updates& updates,
+                        std::size_t expert, ConstMatrix x, Matrix shrunk, Matrix out) const;
   [[nodiscard]] std::int64_t num_pairs(std::int64_t num_tokens) const noexcept {
     return num_tokens * options_.routing.num_chosen;
   }
@@ -69,8 +107,8 @@ class Experts final : public Mixer {
     return *experts_[static_cast<std::size_t>(mine_.begin)];
   }
   /// Pairs' results of the experts [begin, end), summed over the ranks, with their biases.
-  void finish_results(const LayerStep& step, const Routes& routes, std::size_t begin,
-                      std::size_t end, Matrix results) const;
+  void finish_results(const LayerStep& step, const Routes& routes, const Updates* updates,
+                      std::size_t begin, std::size_t end, Matrix results) const;
   /// Errors (recorded): what the device cannot compute.
   void take_addresses(WeightLoader& loader, const std::string& name);
   void forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) const;
@@ -83,8 +121,11 @@ class Experts final : public Mixer {
   [[nodiscard]] std::int64_t num_result_rows(std::int64_t num_tokens) const noexcept;
 
   ExpertsOptions options_;
-  Slice mine_;  ///< experts of this rank; of the others there is nothing in experts_
+  Slice mine_;      ///< experts of this rank; of the others there is nothing in experts_
+  bool has_parts_;  ///< of each expert, of which other ranks have the rest
   Linear router_;
+  AdaptedMatrix adapted_router_;
+  std::vector<AdaptedExpert> adapted_;            ///< empty: adapters do not update experts
   DeviceArray<float> choice_bias_;                ///< empty: none
   std::vector<DeviceArray<float>> other_biases_;  ///< of down_proj, of experts of other ranks
   std::vector<std::unique_ptr<const GatedMlp>> experts_;
@@ -118,6 +159,7 @@ class ExpertsWithShared final : public Mixer {
   Experts experts_;
   GatedMlp shared_;
   std::optional<Linear> gate_;
+  AdaptedMatrix adapted_gate_;
 };
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/mamba2_mixer.hpp"
@@ -129,11 +130,42 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                                        .names = kNames});
 }
 
+/// The converter multiplies the weights by the multipliers. llama.cpp norms behind the gate.
+void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+  const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
+  config["mamba_d_ssm"] = states.inner_size;
+  config["mamba_n_heads"] = states.num_heads;
+  config["mamba_d_head"] = states.head_dim;
+  config["mamba_d_state"] = states.state_size;
+  config["mamba_n_groups"] = states.num_groups;
+  config["mamba_d_conv"] = states.conv_width;
+  config["mamba_norm_before_gate"] = false;
+}
+
+constexpr GgufRenaming kGgufTensors[] = {{"ssm_in.", "mamba.in_proj."},
+                                         {"ssm_conv1d.", "mamba.conv1d.", GgufShape::kConvolution},
+                                         {"ssm_dt.bias", "mamba.dt_bias"},
+                                         {"ssm_a", "mamba.A", GgufShape::kVector},
+                                         {"ssm_d", "mamba.D", GgufShape::kVector},
+                                         {"ssm_norm.", "mamba.norm.", GgufShape::kVector},
+                                         {"ssm_out.", "mamba.out_proj."},
+                                         {"ffn_norm.", "pre_ff_layernorm."},
+                                         {"ffn_gate.", "feed_forward.gate_proj."},
+                                         {"ffn_up.", "feed_forward.up_proj."},
+                                         {"ffn_down.", "feed_forward.down_proj."}};
+constexpr GgufRenaming kGgufOutside[] = {{"output_norm.", "model.final_layernorm."}};
+constexpr GgufArchitecture kGguf = {.name = "falcon-h1",
+                                    .keys = kGgufStateSpaceKeys,
+                                    .tensors = kGgufTensors,
+                                    .outside = kGgufOutside,
+                                    .add_config = add_gguf_config};
+
 }  // namespace
 
 extern const RegisteredArchitecture kFalconH1 = {.name = "FalconH1ForCausalLM",
                                                  .model_type = "falcon_h1",
                                                  .read_config = read_config,
+                                                 .gguf = &kGguf,
                                                  .make = make};
 
 }  // namespace troupe

@@ -95,6 +95,7 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                 .has_sinks = true,
                                 .activation = Activation::kClampedSwish,
                                 .expert_parts = expert_parts,
+                                .expert_stack = ExpertStack::kInterleaved,
                                 .router_name = "router",
                                 .router_bias = true,
                                 .expert_bias = true});

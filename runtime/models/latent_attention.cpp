@@ -33,13 +33,17 @@ std::vector<WeightLoader::Part> in_parts(const WeightLoader& loader, const std::
   return parts;
 }
 
+WeightLoader::Part q_part(const WeightLoader& loader, const std::string& name,
+                          const LatentAttentionOptions& options) {
+  const LatentConfig& latent = options.latent;
+  const std::int64_t num_rows = options.num_heads * (latent.plain_dim + latent.rotary_dim);
+  return part_of_rows(name + ".q_b_proj", num_rows, loader.shard(num_rows));
+}
+
 std::optional<Linear> load_q_proj(WeightLoader& loader, const std::string& name,
                                   const LatentAttentionOptions& options) {
-  const LatentConfig& latent = options.latent;
-  if (latent.q_rank == 0) return std::nullopt;
-  const std::int64_t num_rows = options.num_heads * (latent.plain_dim + latent.rotary_dim);
-  return Linear(loader, {part_of_rows(name + ".q_b_proj", num_rows, loader.shard(num_rows))},
-                latent.q_rank, false, kLatentRole);
+  if (options.latent.q_rank == 0) return std::nullopt;
+  return Linear(loader, {q_part(loader, name, options)}, options.latent.q_rank, false, kLatentRole);
 }
 
 /// kv_b_proj has the rows of each head's keys, then those of its values. Keys are absorbed by its
@@ -71,6 +75,30 @@ Linear load_value_proj(WeightLoader& loader, const std::string& name, const Late
   return Linear(loader, {std::move(part)}, latent.kv_rank, false, kLatentRole);
 }
 
+AdaptedMatrix adapt_key_proj(WeightLoader& loader, const std::string& name,
+                             const LatentConfig& latent, std::int64_t num_heads,
+                             std::int64_t head) {
+  const std::int64_t head_rows = latent.plain_dim + latent.value_dim;
+  return {.target = loader.add_adapter_target({.parts = {{.name = name + ".kv_b_proj",
+                                                          .num_rows = latent.kv_rank,
+                                                          .rows = {0, latent.kv_rank},
+                                                          .is_transposed = true,
+                                                          .first_col = head * head_rows,
+                                                          .all_cols = num_heads * head_rows}},
+                                               .num_cols = latent.plain_dim,
+                                               .cols = {0, latent.plain_dim}})};
+}
+
+AdaptedMatrix adapt_value_proj(WeightLoader& loader, const std::string& name,
+                               const LatentConfig& latent, std::int64_t num_heads,
+                               std::int64_t head) {
+  const std::int64_t head_rows = latent.plain_dim + latent.value_dim;
+  return {.target = loader.add_adapter_target(
+              {part_of_rows(name + ".kv_b_proj", num_heads * head_rows,
+                            {head * head_rows + latent.plain_dim, latent.value_dim})},
+              latent.kv_rank, {0, latent.kv_rank})};
+}
+
 }  // namespace
 
 LatentAttention::LatentAttention(WeightLoader& loader, const std::string& name,
@@ -90,10 +118,21 @@ LatentAttention::LatentAttention(WeightLoader& loader, const std::string& name,
       rope_(options.rope) {
   if (q_proj_)
     q_norm_ = RmsNorm(loader, name + ".q_a_layernorm", latent_.q_rank, {.eps = latent_.norm_eps});
+  const Slice all_cols{0, options.hidden_size};
+  adapted_in_.target =
+      loader.add_adapter_target(in_parts(loader, name, options), options.hidden_size, all_cols);
+  if (q_proj_)
+    adapted_q_.target = loader.add_adapter_target({q_part(loader, name, options)}, latent_.q_rank,
+                                                  {0, latent_.q_rank});
+  adapted_o_ = adapt_row_parallel(
+      loader, name + ".o_proj", options.hidden_size, options.num_heads * latent_.value_dim,
+      loader.shard(options.num_heads * latent_.value_dim), options.canonical_shards);
   const Slice heads = loader.shard(options.num_heads);
   for (std::int64_t head = heads.begin; head < heads.end(); ++head) {
     key_projs_.push_back(load_key_proj(loader, name, latent_, options.num_heads, head));
     value_projs_.push_back(load_value_proj(loader, name, latent_, options.num_heads, head));
+    adapted_keys_.push_back(adapt_key_proj(loader, name, latent_, options.num_heads, head));
+    adapted_values_.push_back(adapt_value_proj(loader, name, latent_, options.num_heads, head));
   }
 }
 
@@ -104,12 +143,16 @@ void LatentAttention::absorb(const LayerStep& step, Matrix queries, Heads out) c
                        {.x = {queries.data + latent_.plain_dim, num_tokens * num_heads_,
                               latent_.rotary_dim, query_dim()},
                         .out = {out.data, num_tokens * num_heads_, latent_.rotary_dim, key_dim()}});
-  for (std::int64_t head = 0; head < num_heads_; ++head)
-    key_projs_[static_cast<std::size_t>(head)].apply(
-        step.ops, step.context,
-        {queries.data + head * query_dim(), num_tokens, latent_.plain_dim, queries.row_stride},
-        {out.data + head * key_dim() + latent_.rotary_dim, num_tokens, latent_.kv_rank,
-         out.token_stride});
+  for (std::int64_t head = 0; head < num_heads_; ++head) {
+    const auto at = static_cast<std::size_t>(head);
+    const ConstMatrix query(queries.data + head * query_dim(), num_tokens, latent_.plain_dim,
+                            queries.row_stride);
+    const Matrix absorbed(out.data + head * key_dim() + latent_.rotary_dim, num_tokens,
+                          latent_.kv_rank, out.token_stride);
+    key_projs_[at].apply(step.ops, step.context, query, absorbed);
+    if (step.adapters != nullptr)
+      add_adapters(step, step.adapters->tokens, adapted_keys_[at], query, absorbed);
+  }
 }
 
 void LatentAttention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
@@ -131,6 +174,8 @@ void LatentAttention::forward(const LayerStep& step, ConstMatrix x, Matrix out) 
 
   const Matrix projected = scratch.take(num_tokens, first_size() + key_dim());
   in_proj_.apply(step.ops, step.context, x, projected);
+  if (step.adapters != nullptr)
+    add_adapters(step, step.adapters->tokens, adapted_in_, x, projected);
   const std::int64_t row_size = projected.row_stride;
   float* const shared_key = projected.data + first_size();
   kv_norm_.apply(step.ops, step.context,
@@ -140,6 +185,8 @@ void LatentAttention::forward(const LayerStep& step, ConstMatrix x, Matrix out) 
   if (q_proj_) {
     q_norm_.apply(step.ops, step.context, first);
     q_proj_->apply(step.ops, step.context, first, queries);
+    if (step.adapters != nullptr)
+      add_adapters(step, step.adapters->tokens, adapted_q_, first, queries);
   } else {
     step.ops.gather_rows(step.context, {.x = first, .out = queries});
   }
@@ -175,14 +222,18 @@ void LatentAttention::forward(const LayerStep& step, ConstMatrix x, Matrix out) 
        .out =
            Heads(attended.data, q.num_tokens, num_heads_, latent_.kv_rank, attended.row_stride)});
   const Matrix values = scratch.take(q.num_tokens, num_heads_ * latent_.value_dim);
-  for (std::int64_t head = 0; head < num_heads_; ++head)
-    value_projs_[static_cast<std::size_t>(head)].apply(
-        step.ops, step.context,
-        {attended.data + head * latent_.kv_rank, q.num_tokens, latent_.kv_rank,
-         attended.row_stride},
-        {values.data + head * latent_.value_dim, q.num_tokens, latent_.value_dim,
-         values.row_stride});
+  for (std::int64_t head = 0; head < num_heads_; ++head) {
+    const auto at = static_cast<std::size_t>(head);
+    const ConstMatrix latent(attended.data + head * latent_.kv_rank, q.num_tokens, latent_.kv_rank,
+                             attended.row_stride);
+    const Matrix value(values.data + head * latent_.value_dim, q.num_tokens, latent_.value_dim,
+                       values.row_stride);
+    value_projs_[at].apply(step.ops, step.context, latent, value);
+    if (step.adapters != nullptr)
+      add_adapters(step, step.adapter_queries(), adapted_values_[at], latent, value);
+  }
   o_proj_.apply(step, values, out);
+  if (step.adapters != nullptr) add_adapters(step, step.adapter_queries(), adapted_o_, values, out);
 }
 
 std::optional<LayerCacheSpec> LatentAttention::cache_spec(std::int32_t block_size,

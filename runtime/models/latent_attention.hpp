@@ -69,6 +69,11 @@ class LatentAttention final : public Mixer {
   RmsNorm kv_norm_;
   std::vector<Linear> key_projs_;    ///< [num_heads]: [kv_rank, plain_dim]
   std::vector<Linear> value_projs_;  ///< [num_heads]: [value_dim, kv_rank]
+  AdaptedMatrix adapted_in_;
+  AdaptedMatrix adapted_q_;
+  std::vector<AdaptedMatrix> adapted_keys_;    ///< of each key_projs_
+  std::vector<AdaptedMatrix> adapted_values_;  ///< of each value_projs_
+  AdaptedMatrix adapted_o_;
   RowParallelLinear o_proj_;
   std::shared_ptr<const RopeTables> rope_;
 };

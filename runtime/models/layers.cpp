@@ -86,13 +86,19 @@ void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedM
       {.x = shrunk, .rows = rows, .target = matrix.target, .type = adapters.type, .out = out});
 }
 
+AdaptedMatrix adapt_row_parallel(WeightLoader& loader, const std::string& name,
+                                 std::int64_t num_rows, std::int64_t num_cols, Slice cols,
+                                 std::int32_t canonical_shards) {
+  return {.target = loader.add_adapter_target({{name, num_rows, {0, num_rows}}}, num_cols, cols),
+          .k_shards = static_cast<std::int32_t>(canonical_shards * cols.count / num_cols),
+          .is_row_parallel = true};
+}
+
 RowParallelLinear::RowParallelLinear(WeightLoader& loader, const WeightLoader::Part& part,
                                      std::int64_t num_cols, Slice cols, bool has_bias,
                                      std::int32_t canonical_shards)
     : weight_(loader.matrix({part}, num_cols, cols,
-                            cols.count == num_cols
-                                ? canonical_shards
-                                : canonical_shards / loader.parallel().tensor_parallel_size)) {
+                            static_cast<std::int32_t>(canonical_shards * cols.count / num_cols))) {
   if (has_bias) bias_ = loader.biases({part});
 }
 
@@ -202,16 +208,6 @@ std::vector<WeightLoader::Part> gate_up_parts(const WeightLoader& loader, const 
                   {{names.gate, intermediate_size, rows}, {names.up, intermediate_size, rows}});
 }
 
-/// Registers a row-parallel matrix of the layer.
-AdaptedMatrix adapt_row_parallel(WeightLoader& loader, const std::string& name,
-                                 std::int64_t num_rows, std::int64_t num_cols,
-                                 std::int32_t canonical_shards) {
-  return {.target = loader.add_adapter_target({{name, num_rows, {0, num_rows}}}, num_cols,
-                                              loader.shard(num_cols)),
-          .k_shards = canonical_shards / loader.parallel().tensor_parallel_size,
-          .is_row_parallel = true};
-}
-
 std::int64_t input_size_of(const AttentionOptions& options) {
   return options.input_size != 0 ? options.input_size : options.hidden_size;
 }
@@ -232,8 +228,10 @@ Attention::Attention(WeightLoader& loader, const std::string& name, const Attent
   const std::int64_t input_size = input_size_of(options);
   adapted_qkv_.target =
       loader.add_adapter_target(qkv_parts(loader, name, options), input_size, {0, input_size});
-  adapted_o_ = adapt_row_parallel(loader, named(name, options.names.output), options.hidden_size,
-                                  options.num_heads * options.head_dim, options.canonical_shards);
+  const std::int64_t attended_size = options.num_heads * options.head_dim;
+  adapted_o_ =
+      adapt_row_parallel(loader, named(name, options.names.output), options.hidden_size,
+                         attended_size, loader.shard(attended_size), options.canonical_shards);
   projected_q_ = {.size = q_size()};
   projected_k_ = {.size = kv_size()};
   if (options.whole_qk_norm) {
@@ -393,8 +391,9 @@ GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t h
                  canonical_shards) {
   adapted_gate_up_.target = loader.add_adapter_target(
       gate_up_parts(loader, name, names, intermediate_size), hidden_size, {0, hidden_size});
-  adapted_down_ = adapt_row_parallel(loader, named(name, names.down), hidden_size,
-                                     intermediate_size, canonical_shards);
+  adapted_down_ =
+      adapt_row_parallel(loader, named(name, names.down), hidden_size, intermediate_size,
+                         loader.shard(intermediate_size), canonical_shards);
 }
 
 namespace {
@@ -418,7 +417,15 @@ GatedMlp::GatedMlp(WeightLoader& loader, MlpParts parts, const MlpOptions& optio
       gate_up_proj_(loader, gate_up_parts(parts, inner_of_rank(loader, options)),
                     options.hidden_size, options.has_bias, MatrixRole::kGateUp),
       down_proj_(loader, parts.down, options.intermediate_size, inner_of_rank(loader, options),
-                 options.has_bias, options.canonical_shards) {}
+                 options.has_bias, options.canonical_shards) {
+  if (!options.has_adapters) return;
+  adapted_gate_up_.target =
+      loader.add_adapter_target(gate_up_parts(parts, inner_of_rank(loader, options)),
+                                options.hidden_size, {0, options.hidden_size});
+  adapted_down_ =
+      adapt_row_parallel(loader, parts.down.name, options.hidden_size, options.intermediate_size,
+                         inner_of_rank(loader, options), options.canonical_shards);
+}
 
 void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   if (step.adapters == nullptr || adapted_down_.target < 0) {
@@ -442,10 +449,6 @@ void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   add_adapters(step, rows, adapted_down_, hidden, out);
 }
 
-void GatedMlp::multiply(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  multiply(step, {.x = x, .out = out});
-}
-
 void GatedMlp::multiply(const LayerStep& step, GatedMlpArgs args) const {
   args.gate_up = gate_up_proj_.weight();
   args.gate_up_bias = gate_up_proj_.bias();
@@ -458,7 +461,7 @@ void GatedMlp::multiply(const LayerStep& step, GatedMlpArgs args) const {
 MixerMemory GatedMlp::memory(Device& device, const MixerLimits& limits) const noexcept {
   MixerMemory memory{.workspace_bytes = device.ops().gated_mlp_workspace_bytes(
                          gate_up_proj_.spec(), down_proj_.spec(), limits.max_num_tokens)};
-  if (limits.has_adapters && adapted_down_.target >= 0)
+  if (limits.adapter_ranks > 0 && adapted_down_.target >= 0)
     memory.scratch_bytes =
         Scratch::padded_bytes(limits.max_num_tokens, 2 * down_proj_.spec().num_cols) +
         Scratch::padded_bytes(limits.max_num_tokens, down_proj_.spec().num_cols);

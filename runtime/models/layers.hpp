@@ -106,6 +106,12 @@ struct AdaptedMatrix {
 void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedMatrix& matrix,
                   ConstMatrix x, Matrix out);
 
+/// Says that adapters may update the row-parallel matrix `name`, [num_rows, num_cols] over all
+/// ranks, of which this one has `cols`.
+[[nodiscard]] AdaptedMatrix adapt_row_parallel(WeightLoader& loader, const std::string& name,
+                                               std::int64_t num_rows, std::int64_t num_cols,
+                                               Slice cols, std::int32_t canonical_shards);
+
 [[nodiscard]] inline Matrix first_rows(Matrix x, std::int64_t num_rows) {
   return {x.data, num_rows, x.num_cols, x.row_stride};
 }
@@ -213,7 +219,7 @@ struct MixerMemory {
 struct MixerLimits {
   std::int64_t max_num_tokens = 0;  ///< of a step
   std::int64_t max_seq_len = 0;
-  bool has_adapters = false;
+  std::int64_t adapter_ranks = 0;  ///< most_adapter_ranks; 0: no step has adapters
 };
 
 /// What stands behind a norm in a layer, and gives what is added to the residual stream. Constant
@@ -347,7 +353,8 @@ struct MlpOptions {
   Activation activation = Activation::kSilu;
   SwishClamp clamp = {};
   bool has_bias = false;
-  bool is_whole = false;  ///< this rank has all of it, not its part
+  bool is_whole = false;     ///< this rank has all of it, not its part
+  bool has_adapters = true;  ///< adapters may update it
 };
 
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
@@ -356,12 +363,12 @@ class GatedMlp final : public Mixer {
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
            bool has_bias, const MlpNames& names = {});
-  /// For experts: adapters do not apply to it.
   GatedMlp(WeightLoader& loader, MlpParts parts, const MlpOptions& options);
   /// x and out: [num_queries, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
   /// The same without adapters, the sum over ranks and down_proj's bias: `out` is this rank's part.
-  void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const;
+  /// Fills in the weights, and what is done between them.
+  void multiply(const LayerStep& step, GatedMlpArgs args) const;
   [[nodiscard]] PackedWeight gate_up() const noexcept { return gate_up_proj_.weight(); }
   [[nodiscard]] PackedWeight down() const noexcept { return down_proj_.weight(); }
   /// Null: there are none.
@@ -371,9 +378,6 @@ class GatedMlp final : public Mixer {
                                    const MixerLimits& limits) const noexcept override;
 
  private:
-  /// Fills in the weights, and what is done between them.
-  void multiply(const LayerStep& step, GatedMlpArgs args) const;
-
   Activation activation_;
   SwishClamp clamp_;
   Linear gate_up_proj_;

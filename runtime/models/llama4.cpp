@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
 #include "runtime/models/registry.hpp"
@@ -98,8 +99,10 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
 }
 
 /// Stacked by experts, and transposed: gates are the first columns of one matrix, `up` the others.
-MlpParts expert_parts(const WeightLoader&, const std::string& name, const ExpertsOptions& options,
-                      std::int64_t expert) {
+MlpParts expert_parts(const WeightLoader& loader, const std::string& name,
+                      const ExpertsOptions& options, std::int64_t expert) {
+  if (loader.has(name + ".experts.0.gate_proj.weight"))  // as GGUF files are read
+    return named_expert_parts(loader, name, options, expert);
   const std::int64_t hidden = options.expert.hidden_size;
   const std::int64_t inner = options.expert.intermediate_size;
   const auto part = [&](const char* matrix, std::int64_t num_rows, std::int64_t num_cols,
@@ -124,14 +127,54 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                 .mlp_name = "feed_forward",
                                 .experts_name = "feed_forward",
                                 .expert_parts = expert_parts,
+                                .expert_stack = ExpertStack::kTransposed,
                                 .router_name = "router"});
 }
+
+/// llama.cpp knows chunks, temperatures and the layers without rotation itself, and takes any other
+/// number of experts than that of the larger model for one with norms.
+void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+  constexpr std::int64_t kExpertsWithoutNorm = 128;
+  config["num_local_experts"] = config["num_experts"];
+  config["use_qk_norm"] = config["num_experts"] != kExpertsWithoutNorm;
+  config["intermediate_size_mlp"] = config["intermediate_size"];
+  config["intermediate_size"] =
+      metadata.integer(prefix + "expert_feed_forward_length", std::nullopt);
+  config["interleave_moe_layer_step"] =
+      metadata.integer(prefix + "interleave_moe_layer_step", std::nullopt);
+  if (metadata.is_number(prefix + "attention.sliding_window", 0))
+    metadata.fail(ErrorCode::kUnsupported, "metadata \"" + prefix +
+                                               "attention.sliding_window\" is 0: files of models "
+                                               "without chunks are not supported");
+}
+
+constexpr std::string_view kGgufKeys[] = {"expert_feed_forward_length",
+                                          "interleave_moe_layer_step"};
+constexpr GgufRenaming kGgufTensors[] = {
+    {"ffn_gate_inp.", "feed_forward.router."},
+    {"ffn_gate_exps.", "feed_forward.experts.*.gate_proj."},
+    {"ffn_up_exps.", "feed_forward.experts.*.up_proj."},
+    {"ffn_down_exps.", "feed_forward.experts.*.down_proj."},
+    {"ffn_gate_shexp.", "feed_forward.shared_expert.gate_proj."},
+    {"ffn_up_shexp.", "feed_forward.shared_expert.up_proj."},
+    {"ffn_down_shexp.", "feed_forward.shared_expert.down_proj."},
+    {"ffn_gate.", "feed_forward.gate_proj."},
+    {"ffn_up.", "feed_forward.up_proj."},
+    {"ffn_down.", "feed_forward.down_proj."}};
+constexpr GgufArchitecture kGguf = {.name = "llama4",
+                                    .has_experts = true,
+                                    .rope_theta = 500000,
+                                    .has_rope_divisors = true,
+                                    .keys = kGgufKeys,
+                                    .tensors = kGgufTensors,
+                                    .add_config = add_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kLlama4 = {.name = "Llama4ForCausalLM",
                                                .model_type = "llama4_text",
                                                .read_config = read_config,
+                                               .gguf = &kGguf,
                                                .make = make};
 
 }  // namespace troupe

@@ -1,8 +1,10 @@
 // Mamba-2 (arXiv 2405.21060): layers of state spaces, without attention or MLP.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/mamba2_mixer.hpp"
@@ -69,9 +71,41 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                         DecoderOptions{.norm = norm, .names = kNames});
 }
 
+void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+  const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
+  const auto hidden_size = std::max<std::int64_t>(1, config["hidden_size"].get<std::int64_t>());
+  config["expand"] = states.inner_size / hidden_size;
+  config["num_heads"] = states.num_heads;
+  config["head_dim"] = states.head_dim;
+  config["state_size"] = states.state_size;
+  config["n_groups"] = states.num_groups;
+  config["conv_kernel"] = states.conv_width;
+  config["use_conv_bias"] = config["mamba_conv_bias"];
+  config["layer_norm_epsilon"] = config["rms_norm_eps"];
+}
+
+constexpr GgufRenaming kGgufTensors[] = {{"attn_norm.", "norm."},
+                                         {"ssm_in.", "mixer.in_proj."},
+                                         {"ssm_conv1d.", "mixer.conv1d.", GgufShape::kConvolution},
+                                         {"ssm_dt.bias", "mixer.dt_bias"},
+                                         {"ssm_a", "mixer.A", GgufShape::kVector},
+                                         {"ssm_d", "mixer.D", GgufShape::kVector},
+                                         {"ssm_norm.", "mixer.norm.", GgufShape::kVector},
+                                         {"ssm_out.", "mixer.out_proj."}};
+constexpr GgufRenaming kGgufOutside[] = {{"token_embd.", "model.embeddings."},
+                                         {"output_norm.", "model.norm_f."}};
+constexpr GgufArchitecture kGguf = {.name = "mamba2",
+                                    .keys = kGgufStateSpaceKeys,
+                                    .tensors = kGgufTensors,
+                                    .outside = kGgufOutside,
+                                    .add_config = add_gguf_config};
+
 }  // namespace
 
-extern const RegisteredArchitecture kMamba2 = {
-    .name = "Mamba2ForCausalLM", .model_type = "mamba2", .read_config = read_config, .make = make};
+extern const RegisteredArchitecture kMamba2 = {.name = "Mamba2ForCausalLM",
+                                               .model_type = "mamba2",
+                                               .read_config = read_config,
+                                               .gguf = &kGguf,
+                                               .make = make};
 
 }  // namespace troupe

@@ -15,7 +15,7 @@ struct Mamba2Options {
   std::size_t layer = 0;  ///< LayerCacheSpec::layer
   std::int64_t hidden_size = 0;
   StateSpaceConfig config;
-  std::int32_t canonical_shards = 1;  ///< of out_proj
+  std::int32_t canonical_shards = 1;  ///< of the model
 };
 
 /// From in_proj come z, x, B, C and dt. x, B and C go through the convolution, then x through the
@@ -23,7 +23,8 @@ struct Mamba2Options {
 /// through out_proj. A state is what both need of the tokens before, in f32: rounded ones would
 /// depend on where steps end.
 ///
-/// A rank has some heads and the groups of B and C that they need. Where a group's norm is over the
+/// A rank has some heads and the groups of B and C that they need; where heads cannot be divided
+/// among all ranks, several have the same. Where a group's norm is over the
 /// heads of several ranks, these exchange sums of squares, in parts that do not depend on how many
 /// they are.
 class Mamba2Mixer final : public Mixer {
@@ -38,6 +39,9 @@ class Mamba2Mixer final : public Mixer {
                                                          DType dtype) const override;
 
  private:
+  /// shards: parts of the sum over heads.
+  Mamba2Mixer(WeightLoader& loader, const std::string& name, const Mamba2Options& options,
+              std::int32_t shards);
   [[nodiscard]] std::int64_t inner_size() const noexcept {
     return config_.num_heads * config_.head_dim;
   }
@@ -59,12 +63,14 @@ class Mamba2Mixer final : public Mixer {
   void gate_and_norm(const LayerStep& step, Matrix y, ConstMatrix z, Scratch scratch) const;
 
   std::size_t layer_;
+  ParallelConfig states_;    ///< the ranks among which heads are divided
   StateSpaceConfig config_;  ///< heads and groups are those of this rank
-  std::int32_t tensor_rank_;
-  std::int32_t tensor_parallel_size_;
+  bool is_copy_;             ///< another rank has the same heads, and puts them into sums
   std::int64_t num_norm_groups_;
   std::int64_t num_norm_parts_;
   Linear in_proj_;
+  AdaptedMatrix adapted_zx_;        // the rows of in_proj for z and x,
+  AdaptedMatrix adapted_bcdt_;      // and those for B, C and dt
   DeviceArray<float> conv_weight_;  // [width, channels]
   DeviceArray<float> conv_bias_;    // empty: none
   DeviceArray<float> dt_bias_;
@@ -72,6 +78,7 @@ class Mamba2Mixer final : public Mixer {
   DeviceArray<float> skip_;
   DeviceArray<float> norm_weight_;  // empty: no norm
   RowParallelLinear out_proj_;
+  AdaptedMatrix adapted_out_;
 };
 
 }  // namespace troupe

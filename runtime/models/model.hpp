@@ -58,8 +58,10 @@ struct ForwardBatch {
     std::span<const std::int32_t> table_rows;  ///< [num_tokens]: as block_table_rows
   };
 
-  std::span<const TokenId> token_ids;             ///< [num_tokens]
-  std::span<const std::int32_t> positions;        ///< [num_tokens]
+  std::span<const TokenId> token_ids;       ///< [num_tokens]
+  std::span<const std::int32_t> positions;  ///< [num_tokens]
+  /// [num_tokens]: 1 for those of the second text of a pair, else 0. Empty: all are 0.
+  std::span<const std::int32_t> token_types = {};
   std::span<const std::int32_t> query_start_loc;  ///< [num_seqs + 1]
   std::span<const std::int32_t> seq_lens;         ///< [num_seqs], this step's tokens included
   /// [num_seqs + 1]: of sequence s the last output_start_loc[s + 1] - output_start_loc[s] tokens
@@ -165,10 +167,10 @@ class Model {
   [[nodiscard]] virtual const AdapterTargets* adapter_targets() const noexcept { return nullptr; }
 
   /// From now on forward() keeps what goes into these layers, of all tokens: for a draft head.
-  /// Errors: kUnsupported, such a model does not. Pre: ascending; before reserve(); this rank has
-  /// all layers.
+  /// Errors: kUnsupported, such a model does not. Pre: ascending; before reserve(); all stages are
+  /// told, and each hands on what it has.
   virtual Result<void> keep_layer_inputs(std::vector<std::int32_t> layers);
-  /// Of the last batch: [num_tokens, layers * hidden_size].
+  /// Of the last batch, on the last stage: [num_tokens, layers * hidden_size].
   [[nodiscard]] virtual ConstMatrix kept_layer_inputs() const;
   /// out[t] = the embedding of the t-th token of the batch as it is stored, for a draft head that
   /// has none; device_batch is `batch` with addresses that kernels read.
@@ -201,8 +203,9 @@ class Model {
   /// the first stage computes all of them, so they are the same bits there. Pre: check_item();
   /// reserve(); the slice before, of this item, was the last call.
   virtual void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out);
-  /// The vector of one text, [hidden_size], of the hidden states of its tokens, which are in the
-  /// host's memory: for kLast the last of them alone will do.
+  /// The vector of one text, of the hidden states of its tokens, which are in the host's memory:
+  /// for kLast the last of them alone will do. [hidden_size], or of a classifier a number for each
+  /// class.
   [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;
   /// out = hidden W^T of the head: [num_rows, vocab_size]. By all ranks of the last stage; the
   /// first of them gets all columns, on the others `out` is not used. `hidden`: rows that forward()

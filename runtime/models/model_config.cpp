@@ -16,13 +16,54 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFile = "config.json";
+
+/// "Qwen3ForCausalLM" and "Qwen3Model" -> "Qwen3"
+std::string_view stem_of(std::string_view name) {
+  for (const std::string_view suffix : {"ForCausalLM", "Model"})
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  return {};
+}
+
+/// The task of a class of the architecture's family; nullopt: it is none of these.
+std::optional<ModelTask> task_of(std::string_view name, const RegisteredArchitecture& known) {
+  if (name == known.name) return ModelTask::kDefault;
+  const std::string_view stem = stem_of(known.name);
+  if (stem.empty() || !name.starts_with(stem)) return std::nullopt;
+  name.remove_prefix(stem.size());
+  if (name == "Model") return ModelTask::kEmbed;
+  if (name == "ForSequenceClassification") return ModelTask::kClassify;
+  if (name == "ForMaskedLM" && known.name.ends_with("Model")) return ModelTask::kDefault;
+  return std::nullopt;
+}
+
+/// The classes of a classifier, as transformers reads them.
+void read_labels(ConfigFields& root, ModelConfig& config) {
+  constexpr std::int64_t kMaxLabels = 1 << 16;
+  const json* const names = root.object("id2label");
+  const std::int64_t count = root.integer(
+      "num_labels", names == nullptr ? 2 : std::max<std::int64_t>(1, std::ssize(*names)), 1,
+      kMaxLabels);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::string id = std::to_string(i);
+    const auto named = names == nullptr ? json() : names->value(id, json());
+    config.labels.push_back(named.is_string() ? named.get<std::string>() : "LABEL_" + id);
+  }
+  config.has_many_labels =
+      root.text("problem_type", "single_label_classification") == "multi_label_classification";
+}
+
 /// The first architecture of that list that is supported.
-Result<const RegisteredArchitecture*> find_named_architecture(ConfigFields& root) {
+Result<const RegisteredArchitecture*> find_named_architecture(ConfigFields& root, ModelTask& task) {
   const std::vector<std::string> names = root.texts("architectures");
   if (root.error()) return *root.error();
   std::string supported;
   for (const RegisteredArchitecture* known : registered_architectures()) {
-    if (std::ranges::find(names, known->name) != names.end()) return known;
+    for (const std::string& name : names) {
+      const auto found = task_of(name, *known);
+      if (!found) continue;
+      task = *found;
+      return known;
+    }
     supported += (supported.empty() ? "" : ", ") + std::string(known->name);
   }
   return Error{ErrorCode::kUnsupported, names.empty()
@@ -32,8 +73,8 @@ Result<const RegisteredArchitecture*> find_named_architecture(ConfigFields& root
 }
 
 /// transformers chooses the classes by model_type, which tells the defaults.
-Result<const RegisteredArchitecture*> architecture_of(ConfigFields& root) {
-  ASSIGN_OR_RETURN(const RegisteredArchitecture* const named, find_named_architecture(root));
+Result<const RegisteredArchitecture*> architecture_of(ConfigFields& root, ModelTask& task) {
+  ASSIGN_OR_RETURN(const RegisteredArchitecture* const named, find_named_architecture(root, task));
   const std::string type = root.text("model_type", named->model_type);
   if (root.error()) return *root.error();
   for (const RegisteredArchitecture* known : registered_architectures())
@@ -95,16 +136,17 @@ std::optional<T> optional_integer(ConfigFields& fields, std::string_view key, st
 
 }  // namespace
 
+std::int32_t StateSpaceConfig::canonical_shards(std::int32_t shards) const noexcept {
+  while (num_heads % shards != 0 || (num_groups % shards != 0 && shards % num_groups != 0))
+    shards /= 2;
+  return shards;
+}
+
 std::int32_t ModelConfig::canonical_shards() const noexcept {
   std::int32_t shards = 4;
   const auto divides = [&](std::int64_t size) { return size % shards == 0; };
-  const auto divides_states = [&](const StateSpaceConfig& states) {
-    return divides(states.num_heads) &&
-           (divides(states.num_groups) || shards % states.num_groups == 0);
-  };
   while (!divides(num_heads) || !divides(intermediate_size) ||
-         (experts && !(divides(experts->intermediate_size) && divides(experts->shared_size))) ||
-         (state_space && !divides_states(*state_space)))
+         (experts && !(divides(experts->intermediate_size) && divides(experts->shared_size))))
     shards /= 2;
   return shards;
 }
@@ -114,7 +156,8 @@ namespace {
 Result<ModelConfig> read_model_config(const json& parsed, bool is_gguf) {
   ConfigFields root(parsed, std::string(kFile));
   ModelConfig config;
-  ASSIGN_OR_RETURN(const RegisteredArchitecture* const architecture, architecture_of(root));
+  ASSIGN_OR_RETURN(const RegisteredArchitecture* const architecture,
+                   architecture_of(root, config.task));
   config.architecture = architecture->name;
   const json* nested = root.object("text_config");
   RETURN_IF_ERROR(check_text_config(root, *architecture, nested));
@@ -128,6 +171,7 @@ Result<ModelConfig> read_model_config(const json& parsed, bool is_gguf) {
       root.has("eos_token_id") ? root.token_ids("eos_token_id") : text.token_ids("eos_token_id");
   // Of a nested configuration the outer one tells, as the head is its own.
   config.tie_word_embeddings = root.boolean("tie_word_embeddings", architecture->ties_embeddings);
+  if (config.task == ModelTask::kClassify) read_labels(root, config);
   refuse_unsupported(root);
   refuse_unsupported(text);
   architecture->read_config(text, is_gguf, config);

@@ -114,6 +114,9 @@ struct StateSpaceConfig {
   float max_dt = std::numeric_limits<float>::infinity();
   std::vector<float> multipliers;  ///< of z, x, B, C and dt; empty: none
   std::vector<bool> layers;        ///< which they are
+
+  /// Of ModelConfig::canonical_shards(), those that heads and groups can be divided in.
+  [[nodiscard]] std::int32_t canonical_shards(std::int32_t shards) const noexcept;
 };
 
 /// Falcon-H1's multipliers of what goes into a block and of what comes out of it.
@@ -182,9 +185,19 @@ struct ImageTokens {
   std::int64_t per_image = 0;
 };
 
+/// What a checkpoint was made for, by the name of its class.
+enum class ModelTask : std::uint8_t {
+  kDefault,  ///< a decoder generates text, an encoder gives embeddings
+  kEmbed,    ///< a decoder without a head
+  kClassify
+};
+
 /// What a model's config.json says, with the defaults of its architecture filled in.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
+  ModelTask task = ModelTask::kDefault;
+  std::vector<std::string> labels;  ///< of the classes, where the task is to classify
+  bool has_many_labels = false;     ///< several may be right at once
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
   std::int64_t num_layers = 0;
@@ -197,6 +210,7 @@ struct ModelConfig {
   float layer_norm_eps = 1e-12f;     ///< of encoders
   std::int64_t num_token_types = 0;  ///< of encoders
   std::int64_t max_positions = 0;    ///< learned ones, of encoders
+  std::int64_t first_position = 0;   ///< of these, that of the first token
   bool tie_word_embeddings = false;
   bool attention_bias = false;         ///< of q, k and v
   bool attention_output_bias = false;  ///< GGUF files may have one without the other
@@ -230,8 +244,8 @@ struct ModelConfig {
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
-  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads,
-  /// also of state spaces, and intermediate sizes can be divided so, else 2, else 1.
+  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and
+  /// intermediate sizes can be divided so, else 2, else 1. State spaces may have fewer.
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 

@@ -130,6 +130,31 @@ Result<PoolerConfig> load_pooler_config(const std::filesystem::path& folder,
   return config;
 }
 
+Result<PoolerConfig> classifier_config(const ModelConfig& config, std::string_view runner,
+                                       std::string_view override_json, bool is_encoder) {
+  if (runner == "generate")
+    return invalid_argument("runner generate: the model classifies texts, it generates none",
+                            "runner");
+  PoolerConfig pooler{.type = is_encoder ? PoolingType::kCls : PoolingType::kLast,
+                      .normalize = false,
+                      .whole_texts = is_encoder,
+                      .labels = config.labels,
+                      .activation = config.labels.size() == 1 || config.has_many_labels
+                                        ? ClassActivation::kSigmoid
+                                        : ClassActivation::kSoftmax};
+  if (override_json.empty()) return pooler;
+  const PoolingType own_type = pooler.type;
+  pooler.normalize = true;
+  RETURN_IF_ERROR(override_config(override_json, pooler));
+  if (pooler.type != own_type)
+    return invalid_argument(
+        "pooler-config: pooling_type of this classifier is " + std::string(to_string(own_type)),
+        "pooler-config");
+  if (!pooler.normalize) pooler.activation = ClassActivation::kNone;
+  pooler.normalize = false;
+  return pooler;
+}
+
 Result<std::int64_t> load_max_text_tokens(const std::filesystem::path& folder) {
   constexpr std::string_view kFile = "sentence_bert_config.json";
   if (!std::filesystem::is_regular_file(folder / kFile)) return std::int64_t{0};

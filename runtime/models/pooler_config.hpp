@@ -6,6 +6,7 @@
 
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/model_config.hpp"
 
 namespace troupe {
 
@@ -17,6 +18,9 @@ namespace troupe {
 Result<PoolerConfig> load_pooler_config(const std::filesystem::path& folder,
                                         std::string_view runner, std::string_view override_json,
                                         bool is_encoder);
+/// Of a model that was made to classify texts: its classes. Errors: kInvalidArgument.
+Result<PoolerConfig> classifier_config(const ModelConfig& config, std::string_view runner,
+                                       std::string_view override_json, bool is_encoder);
 /// How many tokens a text may have, as sentence_bert_config.json says; 0: that says nothing.
 /// Errors: kCorrupt, kIo.
 Result<std::int64_t> load_max_text_tokens(const std::filesystem::path& folder);

@@ -33,7 +33,8 @@ ExpertsOptions experts_options(const ModelConfig& config, const DecoderExtras& e
           .router_bias = extras.router_bias,
           .choice_bias_name = extras.choice_bias_name,
           .expert_names = extras.expert_names,
-          .expert_parts = extras.expert_parts};
+          .expert_parts = extras.expert_parts,
+          .stack = extras.expert_stack};
 }
 
 /// What stands behind the attention of a layer.

@@ -43,6 +43,7 @@ struct DecoderExtras {
   std::string_view experts_name = "mlp";
   MlpNames expert_names;
   ExpertParts* expert_parts = named_expert_parts;  ///< and what follows: see ExpertsOptions
+  ExpertStack expert_stack = ExpertStack::kHalves;
   std::string_view router_name = "gate";
   bool router_bias = false;
   bool expert_bias = false;

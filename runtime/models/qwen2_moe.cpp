@@ -65,7 +65,7 @@ constexpr GgufRenaming kGgufTensors[] = {
     {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
     {"ffn_up_exps.", "mlp.experts.*.up_proj."},
     {"ffn_down_exps.", "mlp.experts.*.down_proj."},
-    {.gguf = "ffn_gate_inp_shexp.", .name = "mlp.shared_expert_gate.", .is_row = true},
+    {"ffn_gate_inp_shexp.", "mlp.shared_expert_gate.", GgufShape::kRow},
     {"ffn_gate_shexp.", "mlp.shared_expert.gate_proj."},
     {"ffn_up_shexp.", "mlp.shared_expert.up_proj."},
     {"ffn_down_shexp.", "mlp.shared_expert.down_proj."}};

@@ -35,7 +35,9 @@ namespace troupe {
   ARCHITECTURE(kGemma3)                    \
   ARCHITECTURE(kLlava)                     \
   ARCHITECTURE(kWhisper)                   \
-  ARCHITECTURE(kBert)
+  ARCHITECTURE(kBert)                      \
+  ARCHITECTURE(kRoberta)                   \
+  ARCHITECTURE(kXlmRoberta)
 
 #define TROUPE_DECLARE(name) extern const RegisteredArchitecture name;
 TROUPE_ARCHITECTURES(TROUPE_DECLARE)

@@ -12,6 +12,7 @@
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/mmproj.hpp"
 #include "runtime/gguf/model_files.hpp"
+#include "runtime/models/torch_file.hpp"
 
 namespace troupe {
 namespace {
@@ -210,11 +211,12 @@ Error no_weights(const std::filesystem::path& folder) {
       return {ErrorCode::kNotFound,
               message + "; " + name.string() + " is a model of its own: name the file"};
     if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt")
-      return {ErrorCode::kUnsupported,
-              message + "; " + name.string() +
-                  " has weights as a Python pickle, which is not read, as it can run any program: "
-                  "take the model's *.safetensors, or convert it with transformers: "
-                  "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"};
+      return {
+          ErrorCode::kUnsupported,
+          message + "; " + name.string() +
+              " has weights as a Python pickle, of which only pytorch_model*.bin are read: take "
+              "the model's *.safetensors, or convert it with transformers: "
+              "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"};
   }
   return {ErrorCode::kNotFound, message};
 }
@@ -281,7 +283,8 @@ Result<TensorMap> parse_safetensors(std::span<const std::byte> bytes, std::strin
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  ASSIGN_OR_RETURN(TensorMap tensors, parse_safetensors(file.bytes(), path.filename().string()));
+  const auto parse = path.extension() == ".bin" ? parse_torch_file : parse_safetensors;
+  ASSIGN_OR_RETURN(TensorMap tensors, parse(file.bytes(), path.filename().string()));
   return SafetensorsFile(std::move(file), std::move(tensors));
 }
 
@@ -367,19 +370,33 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder,
     return Error{ErrorCode::kUnsupported,
                  folder.string() + ": this architecture is not read from GGUF files"};
   }
-  static constexpr std::string_view kIndexName = "model.safetensors.index.json";
+  struct Format {
+    std::string_view index;
+    std::string_view first;  ///< of file names
+    std::string_view last;
+  };
+  static constexpr Format kFormats[] = {{"model.safetensors.index.json", "", ".safetensors"},
+                                        {"pytorch_model.bin.index.json", "pytorch_model", ".bin"}};
   Checkpoint checkpoint;
+  std::string_view index_name;
   std::map<std::string, std::string> listed;
   std::set<std::filesystem::path> paths;
   std::error_code failure;
-  if (std::filesystem::exists(folder / kIndexName, failure)) {
-    ASSIGN_OR_RETURN(const MappedFile index, MappedFile::open(folder / kIndexName));
-    ASSIGN_OR_RETURN(listed, parse_index(index.bytes(), kIndexName));
-    for (const auto& [tensor, file] : listed) paths.insert(folder / file);
-  } else {
+  for (const Format& format : kFormats) {
+    if (!paths.empty()) break;
+    index_name = format.index;
+    if (std::filesystem::exists(folder / format.index, failure)) {
+      ASSIGN_OR_RETURN(const MappedFile index, MappedFile::open(folder / format.index));
+      ASSIGN_OR_RETURN(listed, parse_index(index.bytes(), format.index));
+      for (const auto& [tensor, file] : listed) paths.insert(folder / file);
+      continue;
+    }
     for (std::filesystem::directory_iterator entries(folder, failure), end; entries != end;
-         entries.increment(failure))
-      if (entries->path().extension() == ".safetensors") paths.insert(entries->path());
+         entries.increment(failure)) {
+      const std::string name = entries->path().filename().string();
+      if (name.starts_with(format.first) && name.ends_with(format.last))
+        paths.insert(entries->path());
+    }
   }
   if (paths.empty()) return no_weights(folder);
   for (const auto& path : paths) RETURN_IF_ERROR(checkpoint.add_file(path));
@@ -387,7 +404,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder,
     const Tensor* tensor = checkpoint.find(name);
     if (tensor == nullptr || tensor->file != file)
       return Error{ErrorCode::kCorrupt, file + ": tensor " + in_quotes(name) + " is missing, " +
-                                            std::string(kIndexName) + " says that it is there"};
+                                            std::string(index_name) + " says that it is there"};
   }
   return checkpoint;
 }

@@ -96,10 +96,11 @@ using TensorMap = std::map<std::string, TensorView, std::less<>>;
 /// Errors: kCorrupt, kUnsupported (an element type or its alignment), naming file and tensor.
 Result<TensorMap> parse_safetensors(std::span<const std::byte> bytes, std::string_view file_name);
 
-/// Owns the mapping of one file.
+/// Owns the mapping of one file: of safetensors, or if its name ends with ".bin" of torch.save
+/// (torch_file.hpp).
 class SafetensorsFile {
  public:
-  /// Errors: those of MappedFile::open and parse_safetensors.
+  /// Errors: those of MappedFile::open, and of parse_safetensors or parse_torch_file.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
 
   [[nodiscard]] const TensorMap& tensors() const noexcept { return tensors_; }
@@ -121,7 +122,8 @@ class SafetensorsFile {
 /// the Hugging Face checkpoint.
 ///
 /// With model.safetensors.index.json exactly the files that it names are opened, and every tensor
-/// that it lists must be where it says. Without it, all *.safetensors of the folder are opened.
+/// that it lists must be where it says. Without it, all *.safetensors of the folder are opened. In
+/// a folder that has none, pytorch_model.bin.index.json and pytorch_model*.bin are the same.
 /// Constant after open.
 class Checkpoint {
  public:

@@ -1,6 +1,8 @@
 #include "runtime/models/state_space_config.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +67,23 @@ StateSpaceConfig read_state_space(ConfigFields& text, const StateSpaceKeys& keys
                                        std::to_string(states.num_heads) + ", not a multiple of " +
                                        std::string(keys.num_groups) + ", " +
                                        std::to_string(states.num_groups));
+  return states;
+}
+
+GgufStateSpace read_gguf_state_space(GgufMetadata& metadata, const std::string& prefix) {
+  const auto size = [&](const char* key) {
+    const std::int64_t value = metadata.integer(prefix + "ssm." + key, std::nullopt);
+    if (value <= 0)
+      metadata.fail(ErrorCode::kCorrupt, "metadata \"" + prefix + "ssm." + key + "\" is " +
+                                             std::to_string(value) + ", not a positive number");
+    return std::max<std::int64_t>(1, value);
+  };
+  GgufStateSpace states{.inner_size = size("inner_size"),
+                        .num_heads = size("time_step_rank"),
+                        .state_size = size("state_size"),
+                        .num_groups = size("group_count"),
+                        .conv_width = size("conv_kernel")};
+  states.head_dim = states.inner_size / states.num_heads;
   return states;
 }
 

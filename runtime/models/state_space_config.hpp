@@ -3,8 +3,10 @@
 // does. Errors go to the fields: kCorrupt, kUnsupported.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
+#include "runtime/gguf/metadata.hpp"
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/model_config.hpp"
 
@@ -27,6 +29,21 @@ struct StateSpaceKeys {
 /// inner_size: the columns of all heads. The layers that have it are the family's to say.
 [[nodiscard]] StateSpaceConfig read_state_space(ConfigFields& text, const StateSpaceKeys& keys,
                                                 std::int64_t inner_size);
+
+/// What a GGUF file says of it.
+struct GgufStateSpace {
+  std::int64_t inner_size = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t state_size = 0;
+  std::int64_t num_groups = 0;
+  std::int64_t conv_width = 0;
+};
+[[nodiscard]] GgufStateSpace read_gguf_state_space(GgufMetadata& metadata,
+                                                   const std::string& prefix);
+/// The keys that it reads.
+inline constexpr std::string_view kGgufStateSpaceKeys[] = {
+    "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"};
 
 /// How many times the hidden size the heads have together, under one of these keys.
 [[nodiscard]] std::int64_t read_expansion(ConfigFields& text, std::string_view key);

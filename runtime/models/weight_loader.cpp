@@ -438,6 +438,10 @@ std::int32_t WeightLoader::add_adapter_target(const std::vector<Part>& parts, st
   AdapterTarget target{
       .parts = {}, .num_cols = num_cols, .cols = cols, .is_embedding = is_embedding};
   for (const Part& part : parts) target.parts.push_back({part.name, part.num_rows, part.rows});
+  return add_adapter_target(std::move(target));
+}
+
+std::int32_t WeightLoader::add_adapter_target(AdapterTarget target) {
   adapter_targets_.push_back(std::move(target));
   return static_cast<std::int32_t>(adapter_targets_.size()) - 1;
 }

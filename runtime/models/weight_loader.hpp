@@ -174,6 +174,7 @@ class WeightLoader {
   /// this rank has `cols`. The number of the target.
   std::int32_t add_adapter_target(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                                   bool is_embedding = false);
+  std::int32_t add_adapter_target(AdapterTarget target);
   [[nodiscard]] std::vector<AdapterTarget> take_adapter_targets() noexcept {
     return std::exchange(adapter_targets_, {});
   }

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "runtime/multimodal/byte_lru.hpp"
+#include "runtime/multimodal/media_hasher.hpp"
 #include "runtime/multimodal/picture_cache.hpp"
 
 namespace troupe {
@@ -28,11 +29,8 @@ class LruPictureCache final : public PictureCache {
   [[nodiscard]] bool leaves_out_data() const noexcept override { return true; }
   void forget(std::span<const std::string> item_identifiers) override {
     const std::lock_guard lock(mutex_);
-    for (const std::string& identifier : item_identifiers) {
-      num_parts_.erase(identifier);
-      // It may be a part of a picture.
-      num_parts_.erase(std::string_view(identifier).substr(0, identifier.rfind('-')));
-    }
+    for (const std::string& identifier : item_identifiers)
+      num_parts_.erase(picture_of_part(identifier));
   }
   void clear() override {
     const std::lock_guard lock(mutex_);

@@ -136,6 +136,8 @@ std::string MediaHasher::finish() { return digest_->finish(); }
 
 namespace {
 
+constexpr std::string_view kPartMark = "~part";
+
 /// Null: there are none.
 ordered_json kwargs_of(std::string_view text) {
   if (text.empty()) return {};
@@ -151,7 +153,9 @@ std::string picture_identifier(std::string_view model_id, std::span<const std::b
                                std::string_view media_io_kwargs, MediaHashAlgorithm algorithm) {
   const ordered_json kwargs = kwargs_of(processor_kwargs);
   const ordered_json io_kwargs = kwargs_of(media_io_kwargs);
-  if (!uuid.empty() && kwargs.empty() && io_kwargs.empty()) return std::string(uuid);
+  const bool reads_as_part = picture_of_part(uuid) != uuid;
+  if (!uuid.empty() && kwargs.empty() && io_kwargs.empty() && !reads_as_part)
+    return std::string(uuid);
   MediaHasher hasher(algorithm);
   hasher.add_name("image");
   if (uuid.empty())
@@ -169,6 +173,17 @@ std::string picture_identifier(std::string_view model_id, std::span<const std::b
   hasher.add_name("model_id");
   hasher.add_text(model_id);
   return hasher.finish();
+}
+
+std::string part_identifier(const std::string& identifier, std::size_t part) {
+  return part == 0 ? identifier : identifier + std::string(kPartMark) + std::to_string(part);
+}
+
+std::string_view picture_of_part(std::string_view item_identifier) {
+  const std::size_t digits = item_identifier.find_last_not_of("0123456789") + 1;  // npos: 0
+  const std::string_view before = item_identifier.substr(0, digits);
+  if (digits == item_identifier.size() || !before.ends_with(kPartMark)) return item_identifier;
+  return before.substr(0, before.size() - kPartMark.size());
 }
 
 }  // namespace troupe

@@ -48,10 +48,16 @@ class MediaHasher {
 /// What names a picture in caches and block hashes: the hash of its file's bytes with the model's
 /// name, the request's mm_processor_kwargs and its media_io_kwargs of images (JSON objects; empty
 /// text or {}: none). The client's uuid, if it is not empty, stands for the bytes, and without
-/// kwargs is the identifier itself.
+/// kwargs is the identifier itself, unless it reads as that of a part.
 [[nodiscard]] std::string picture_identifier(
     std::string_view model_id, std::span<const std::byte> encoded, std::string_view uuid,
     std::string_view processor_kwargs, std::string_view media_io_kwargs = {},
     MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
+
+/// Of a part of a picture: "<the picture's>~part<number>", which is no picture's. Part 0 is the
+/// picture.
+[[nodiscard]] std::string part_identifier(const std::string& identifier, std::size_t part);
+/// The picture's identifier, of that of a part or of its own.
+[[nodiscard]] std::string_view picture_of_part(std::string_view item_identifier);
 
 }  // namespace troupe

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -120,14 +121,36 @@ std::string host_of(const std::string& url) {
   return host;
 }
 
+/// Counts bytes among those that are held in all, as long as it is there.
+class HeldBytes {
+ public:
+  HeldBytes(std::shared_ptr<std::atomic<std::size_t>> num_held, std::size_t max_held)
+      : num_held_(std::move(num_held)), max_held_(max_held) {}
+  ~HeldBytes() { *num_held_ -= num_bytes_; }
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+  /// False: there is no room.
+  [[nodiscard]] bool add(std::size_t num_bytes) {
+    num_bytes_ += num_bytes;
+    return (*num_held_ += num_bytes) <= max_held_;
+  }
+
+ private:
+  std::shared_ptr<std::atomic<std::size_t>> num_held_;
+  std::size_t max_held_;
+  std::size_t num_bytes_ = 0;
+};
+
 /// One answer.
 struct Fetch {
   std::vector<std::byte> body;
+  std::shared_ptr<HeldBytes> held;
   std::size_t max_bytes = 0;
   bool is_too_large = false;
   std::size_t max_in_all = 0;
   std::atomic<std::size_t>* num_in_all = nullptr;  ///< bytes of all answers of the request
   bool are_too_large = false;
+  bool has_no_room = false;
   bool any_address = false;
   bool refused_address = false;
   const WorkLimits* limits = nullptr;
@@ -142,6 +165,10 @@ std::size_t append_body(char* data, std::size_t size, std::size_t count, void* t
   }
   if ((*fetch.num_in_all += num_bytes) > fetch.max_in_all) {
     fetch.are_too_large = true;
+    return 0;
+  }
+  if (!fetch.held->add(num_bytes)) {
+    fetch.has_no_room = true;
     return 0;
   }
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
@@ -192,7 +219,8 @@ Result<std::vector<std::byte>> MediaLoader::load(std::string_view url,
   if (url.starts_with("file:")) return read_file_url(url);
   if (is_remote(url)) {
     std::atomic<std::size_t> num_fetched = 0;
-    return fetch(std::string(url), limits, num_fetched);
+    ASSIGN_OR_RETURN(const File file, fetch(std::string(url), limits, num_fetched));
+    return *file;
   }
   return invalid_argument("the URL " + shown(url) +
                           " is not supported, only data:, http:, https: and file: ones");
@@ -244,35 +272,43 @@ Result<MediaLoader::File> MediaLoader::Batch::take(std::size_t index) {
     ASSIGN_OR_RETURN(std::vector<std::byte> bytes, loader_->load(url, limits_));
     return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   }
-  Result<File> file = fetched->second.file;
+  Result<File> file = fetched->second;
   // Its memory is needed no longer than the picture is decoded.
-  if (--fetched->second.num_users == 0) fetched_.erase(fetched);
+  if (std::ranges::find(urls_.subspan(index + 1), url) == urls_.end()) fetched_.erase(fetched);
   return file;
 }
 
 MediaLoader::Batch MediaLoader::load_all(std::span<const std::string_view> urls,
-                                         const WorkLimits& limits) const {
+                                         const WorkLimits& limits,
+                                         std::optional<FetchedFiles> fetched) const {
   Batch batch;
   batch.loader_ = this;
   batch.urls_ = urls;
   batch.limits_ = limits;
+  batch.fetched_ = fetched ? *std::move(fetched) : fetch_all(urls, limits);
+  return batch;
+}
+
+std::vector<std::string> MediaLoader::remote_of(std::span<const std::string_view> urls) const {
+  std::set<std::string_view> remote;
   for (const std::string_view url : urls)
-    if (is_remote(url)) ++batch.fetched_[url].num_users;
-  std::vector<std::pair<std::string_view, Result<File>*>> wanted;
-  for (auto& [url, fetched] : batch.fetched_) wanted.emplace_back(url, &fetched.file);
+    if (fetches() && is_remote(url)) remote.insert(url);
+  return {remote.begin(), remote.end()};
+}
+
+MediaLoader::FetchedFiles MediaLoader::fetch_all(std::span<const std::string_view> urls,
+                                                 const WorkLimits& limits) const {
+  FetchedFiles files;
+  for (const std::string_view url : urls)
+    if (is_remote(url)) files.try_emplace(std::string(url), File());
+  std::vector<FetchedFiles::value_type*> wanted;
+  for (auto& entry : files) wanted.push_back(&entry);
   std::atomic<std::size_t> next = 0;
   std::atomic<std::size_t> num_fetched = 0;
   const auto fetch_some = [&] {
     for (std::size_t i = next++; i < wanted.size(); i = next++) {
-      const std::string_view url = wanted[i].first;
-      Result<File>& file = *wanted[i].second;
-      auto thrown = guard([&] {
-        auto bytes = fetch(std::string(url), limits, num_fetched);
-        if (bytes.ok())
-          file = std::make_shared<const std::vector<std::byte>>(std::move(bytes).value());
-        else
-          file = std::move(bytes).error();
-      });
+      auto& [url, file] = *wanted[i];
+      auto thrown = guard([&] { file = fetch(url, limits, num_fetched); });
       if (thrown) file = *std::move(thrown);
     }
   };
@@ -281,11 +317,11 @@ MediaLoader::Batch MediaLoader::load_all(std::span<const std::string_view> urls,
   for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(fetch_some);
   fetch_some();
   threads.clear();  // waits for them
-  return batch;
+  return files;
 }
 
-Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLimits& limits,
-                                                  std::atomic<std::size_t>& num_fetched) const {
+Result<MediaLoader::File> MediaLoader::fetch(std::string url, const WorkLimits& limits,
+                                             std::atomic<std::size_t>& num_fetched) const {
   if (options_.domains.empty())
     return invalid_argument("pictures may not be fetched from other hosts (allowed-media-domains)");
   const auto deadline = std::chrono::steady_clock::now() +
@@ -297,7 +333,9 @@ Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLim
                               " may not be asked (allowed-media-domains)");
     const std::unique_ptr<CURL, EasyCloser> easy(curl_easy_init());
     if (easy == nullptr) return Error{ErrorCode::kInternal, "no HTTP client"};
-    Fetch answer{.max_bytes = options_.max_bytes,
+    Fetch answer{.body = {},
+                 .held = std::make_shared<HeldBytes>(num_held_, options_.max_held_bytes),
+                 .max_bytes = options_.max_bytes,
                  .max_in_all = options_.max_fetched_bytes,
                  .num_in_all = &num_fetched,
                  .any_address = names_an_address(host),
@@ -328,6 +366,10 @@ Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLim
       return invalid_argument(
           "the pictures of the request that are on other hosts have more than " +
           std::to_string(options_.max_fetched_bytes) + " bytes in all, the limit");
+    if (answer.has_no_room)
+      return Error{ErrorCode::kUnavailable,
+                   "the pictures that are fetched at once have more than " +
+                       std::to_string(options_.max_held_bytes) + " bytes in all, the limit"};
     if (answer.refused_address)
       return invalid_argument("the host " + host + " has an address that is not public");
     if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)
@@ -339,7 +381,15 @@ Result<std::vector<std::byte>> MediaLoader::fetch(std::string url, const WorkLim
                    "the host " + host + " cannot be asked: " + curl_easy_strerror(code)};
     long status = 0;
     curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
-    if (status == 200) return std::move(answer.body);
+    if (status == 200) {
+      struct Held {
+        std::vector<std::byte> body;
+        std::shared_ptr<HeldBytes> held;
+      };
+      const auto file =
+          std::make_shared<const Held>(Held{std::move(answer.body), std::move(answer.held)});
+      return File(file, &file->body);
+    }
     char* next = nullptr;
     curl_easy_getinfo(easy.get(), CURLINFO_REDIRECT_URL, &next);
     if (next == nullptr)

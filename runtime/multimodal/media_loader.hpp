@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +27,7 @@ struct MediaLoaderOptions {
   double timeout_s = 5;                                    ///< of one item
   std::size_t max_fetches = 8;                             ///< at once, of one request
   std::size_t max_fetched_bytes = std::size_t{256} << 20;  ///< of one request, in all
+  std::size_t max_held_bytes = std::size_t{1} << 30;       ///< of all requests that are prepared
 };
 
 /// Reads data: URLs, and where it is allowed file:, http: and https: ones. Constant: any thread may
@@ -45,37 +48,47 @@ class MediaLoader {
                                                     const WorkLimits& limits = {}) const;
 
   using File = std::shared_ptr<const std::vector<std::byte>>;
+  /// What has come from other hosts, by URL.
+  using FetchedFiles = std::map<std::string, Result<File>, std::less<>>;
+  /// Fetches them side by side, each once, until `limits` end it. The URLs that are not of other
+  /// hosts are left out. Blocks. Errors of a file: see load; also kInvalidArgument, all of them
+  /// together have too many bytes; kUnavailable, those of all requests have.
+  [[nodiscard]] FetchedFiles fetch_all(std::span<const std::string_view> urls,
+                                       const WorkLimits& limits) const;
+  /// Those of them that are on other hosts and may be asked for, each once.
+  [[nodiscard]] std::vector<std::string> remote_of(std::span<const std::string_view> urls) const;
+  /// Whether it may ask other hosts.
+  [[nodiscard]] bool fetches() const noexcept { return !options_.domains.empty(); }
+
   /// The files of a request. What comes from other hosts has arrived, or failed.
   class Batch {
    public:
-    /// Once for each. Without a URL it is empty. Errors: see load.
+    /// Once for each, in order. Without a URL it is empty. Errors: see load.
     [[nodiscard]] Result<File> take(std::size_t index);
 
    private:
     friend MediaLoader;
-    struct Fetched {
-      Result<File> file = File();
-      std::size_t num_users = 0;  ///< left
-    };
     const MediaLoader* loader_ = nullptr;
     std::span<const std::string_view> urls_;
     WorkLimits limits_;
-    std::map<std::string_view, Fetched> fetched_;  ///< by URL
+    FetchedFiles fetched_;
   };
-  /// Fetches what is on other hosts side by side, each URL once; the rest is read when it is taken.
-  /// `urls` and the loader must outlive the result. Errors of Batch::take: also kInvalidArgument,
-  /// all of them together have too many bytes.
-  [[nodiscard]] Batch load_all(std::span<const std::string_view> urls,
-                               const WorkLimits& limits = {}) const;
+  /// `fetched`: fetch_all of the URLs, if they were fetched before; else it is done now. The rest is
+  /// read when it is taken. `urls` and the loader must outlive the result. Errors of Batch::take:
+  /// see load and fetch_all.
+  [[nodiscard]] Batch load_all(std::span<const std::string_view> urls, const WorkLimits& limits,
+                               std::optional<FetchedFiles> fetched = std::nullopt) const;
 
  private:
-  explicit MediaLoader(MediaLoaderOptions options) : options_(std::move(options)) {}
+  explicit MediaLoader(MediaLoaderOptions options)
+      : options_(std::move(options)), num_held_(std::make_shared<std::atomic<std::size_t>>(0)) {}
   Result<std::vector<std::byte>> read_file_url(std::string_view url) const;
   /// `num_fetched`: bytes of the request so far.
-  Result<std::vector<std::byte>> fetch(std::string url, const WorkLimits& limits,
-                                       std::atomic<std::size_t>& num_fetched) const;
+  Result<File> fetch(std::string url, const WorkLimits& limits,
+                     std::atomic<std::size_t>& num_fetched) const;
 
   MediaLoaderOptions options_;
+  std::shared_ptr<std::atomic<std::size_t>> num_held_;  ///< bytes of what was fetched and is there
 };
 
 }  // namespace troupe

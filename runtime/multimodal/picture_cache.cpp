@@ -43,8 +43,4 @@ Result<std::shared_ptr<ItemCache>> make_item_cache(const PictureCacheOptions& op
   return kind_of(options).make_item_cache(options);
 }
 
-std::string part_identifier(const std::string& identifier, std::size_t part) {
-  return part == 0 ? identifier : identifier + "-" + std::to_string(part);
-}
-
 }  // namespace troupe

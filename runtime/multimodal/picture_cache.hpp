@@ -1,17 +1,18 @@
 #pragma once
-// The processor cache: processed images, so that one that was seen is neither decoded nor sent
-// again. It has two sides: the front end, which processes images into items, and the engine, which
-// receives them. Kinds (--mm-processor-cache-type):
+// The processor cache: what was made of pictures, so that one that was seen is neither decoded nor
+// sent again. It has two sides: that of the front end, which makes items of pictures, and that of
+// the engine, which gets them. Kinds (--mm-processor-cache-type):
 //
-//   lru             the engine caches items, the front end tracks which ones; the items of an
-//                   image that was sent have no data. Both evict the least recently used.
-//   shm             both use the same segment of shared memory, which the processes of a host
-//                   share: items are stored there, without data in messages. FIFO eviction.
-//   processor_only  the front end caches items, and sends them each time.
+//   lru             the front end knows what it has sent, the engine keeps it; the items of a
+//                   picture that was sent have no data. Both drop what was used first.
+//   shm             both have the same segment of shared memory, which the processes of a host
+//                   share: items lie there, and have no data in messages. The oldest go first, but
+//                   for those of requests that are under way. Workers read them there.
+//   processor_only  the front end keeps it, and sends it each time.
 //
-// The sides may disagree: after a restart, if requests arrive in another order than they were
-// prepared in, or with several front ends. Then the engine answers with the missing items, and the
-// request is prepared again with data (ItemsMissing).
+// What one side believes of the other may be wrong: after a restart, where requests come in another
+// order than they were prepared in, or in front of several front ends. Then the engine says what is
+// missing, and the request is prepared again with data (ItemsMissing).
 
 #include <cstddef>
 #include <filesystem>
@@ -26,7 +27,7 @@
 
 namespace troupe {
 
-/// MultiModalFeature::data.
+/// MultiModalFeature::data: an array, or where one lies.
 using ItemData = std::shared_ptr<const std::vector<char>>;
 
 /// The front end's side. Thread-safe.
@@ -63,6 +64,8 @@ struct PictureCacheOptions {
   /// pictures.
   std::string key;
   std::filesystem::path directory = "/dev/shm";  ///< shm
+  /// shm: the workers are on the engine's host. They are given where items lie, and read them there.
+  bool workers_share = false;
 };
 
 /// The names of the kinds.
@@ -74,9 +77,6 @@ struct PictureCacheOptions {
 /// The engine's side of the same. Null: items always have their data.
 [[nodiscard]] Result<std::shared_ptr<ItemCache>> make_item_cache(
     const PictureCacheOptions& options);
-
-/// Of a part of a picture: its number is added to the picture's identifier. Part 0 is the picture.
-[[nodiscard]] std::string part_identifier(const std::string& identifier, std::size_t part);
 
 // The kinds, each in a file of its own.
 Result<std::shared_ptr<PictureCache>> make_processor_only_cache(const PictureCacheOptions& options);

@@ -158,7 +158,16 @@ Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
   ASSIGN_OR_RETURN(const Recipe recipe, recipe_of(settings));
   std::vector<std::string_view> urls;
   for (const PictureSource& picture : pictures) urls.push_back(picture.url);
-  MediaLoader::Batch files = loader_.load_all(urls, limits);
+  std::optional<MediaLoader::FetchedFiles> fetched;
+  if (settings.remote != nullptr) {
+    if (!settings.remote->files) {
+      settings.remote->wanted = loader_.remote_of(urls);
+      if (!settings.remote->wanted.empty())
+        return Error{ErrorCode::kUnavailable, "its pictures are to be fetched first"};
+    }
+    fetched = std::exchange(settings.remote->files, std::nullopt);
+  }
+  MediaLoader::Batch files = loader_.load_all(urls, limits, std::move(fetched));
 
   Expanded expanded;
   std::size_t end = 0;  // of what has been taken of the text

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,11 +48,19 @@ struct PictureInputsOptions {
   std::shared_ptr<PictureCache> cache;  ///< null: none
 };
 
+/// The files of a request that are on other hosts, where somebody else fetches them.
+struct RemoteMedia {
+  std::vector<std::string> wanted;  ///< not empty: to be fetched
+  std::optional<MediaLoader::FetchedFiles> files;
+};
+
 /// What a request says of its pictures.
 struct PictureSettings {
   std::string_view processor_kwargs;  ///< mm_processor_kwargs, a JSON object, or empty
   std::string_view media_io_kwargs;   ///< a JSON object, or empty
   bool with_data = false;  ///< items have their data, also where the engine is likely to have it
+  /// Null: what is on other hosts is fetched, which blocks. Else expand() takes its files.
+  RemoteMedia* remote = nullptr;
 };
 
 /// Thread-safe. Used by the InputProcessor.
@@ -74,7 +83,8 @@ class PictureInputs {
   };
   /// Errors, with the number of the picture: those of loading, decoding and processing;
   /// kInvalidArgument: as many placeholders as pictures are not in the text, too many pictures, an
-  /// unknown uuid, the settings.
+  /// unknown uuid, the settings. Without the files of settings.remote, if there should be some:
+  /// kUnavailable, with those that are wanted.
   [[nodiscard]] Result<Expanded> expand(std::string_view text,
                                         std::span<const PictureSource> pictures,
                                         const PictureSettings& settings,
@@ -82,6 +92,7 @@ class PictureInputs {
   /// Gives the items their offsets. Errors: kInvalidArgument, there are other tokens of pictures.
   [[nodiscard]] Result<void> place(std::span<const TokenId> token_ids,
                                    std::vector<MultiModalFeature>& items) const;
+  [[nodiscard]] const MediaLoader& loader() const noexcept { return loader_; }
   [[nodiscard]] const PictureFormat& format() const noexcept { return format_; }
   /// Null: there is none.
   [[nodiscard]] const std::shared_ptr<PictureCache>& cache() const noexcept {

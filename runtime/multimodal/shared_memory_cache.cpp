@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include "runtime/base/hash.hpp"
-#include "runtime/multimodal/shared_items.hpp"
+#include "runtime/multimodal/media_hasher.hpp"
+#include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/transport/shared_items.hpp"
 
 namespace troupe {
 namespace {
@@ -22,15 +24,18 @@ class SharedPictureCache final : public PictureCache {
 
   std::vector<ItemData> find(const std::string& identifier, bool with_data) override {
     std::vector<ItemData> data(items_->num_parts(identifier));
-    if (!with_data) return data;
     for (std::size_t part = 0; part < data.size(); ++part) {
-      data[part] = items_->find(part_identifier(identifier, part));
-      if (data[part] == nullptr) return {};  // it has just been dropped
+      const std::string name = part_identifier(identifier, part);
+      if (with_data) data[part] = items_->find(name);
+      if (with_data ? data[part] == nullptr : !items_->has(name)) return {};
     }
     return data;
   }
   void keep(const std::string& identifier, const std::vector<ItemData>& data) override {
-    items_->keep(identifier, data);
+    std::vector<std::string> names;
+    for (std::size_t part = 0; part < data.size(); ++part)
+      names.push_back(part_identifier(identifier, part));
+    items_->keep(names, data);
   }
   [[nodiscard]] bool leaves_out_data() const noexcept override { return true; }
   /// What is missing there is missing here.
@@ -43,13 +48,15 @@ class SharedPictureCache final : public PictureCache {
 
 class SharedItemCache final : public ItemCache {
  public:
-  explicit SharedItemCache(std::shared_ptr<SharedItems> items) : items_(std::move(items)) {}
+  SharedItemCache(std::shared_ptr<SharedItems> items, bool workers_share)
+      : items_(std::move(items)), workers_share_(workers_share) {}
 
   std::vector<std::string> complete(std::span<MultiModalFeature> items) override {
     std::vector<std::string> missing;
     for (MultiModalFeature& item : items) {
       if (item.data != nullptr) continue;
-      item.data = items_->find(item.identifier);
+      if (workers_share_) item.data = pinned(item.identifier);
+      if (item.data == nullptr) item.data = items_->find(item.identifier);
       if (item.data == nullptr) missing.push_back(item.identifier);
     }
     return missing;
@@ -57,7 +64,22 @@ class SharedItemCache final : public ItemCache {
   void clear() override { items_->clear(); }
 
  private:
+  /// Where it lies, and will as long as the result or a copy of it is there. Null: it is not there,
+  /// or too much is pinned.
+  ItemData pinned(const std::string& identifier) {
+    auto item = items_->pin(identifier);
+    if (!item) return nullptr;
+    struct Kept {
+      std::vector<char> address;
+      std::shared_ptr<const void> pin;
+    };
+    const auto kept = std::make_shared<const Kept>(
+        Kept{pack_shared_item(item->address), std::move(item->pin)});
+    return {kept, &kept->address};
+  }
+
   std::shared_ptr<SharedItems> items_;
+  bool workers_share_;
 };
 
 }  // namespace
@@ -70,7 +92,7 @@ Result<std::shared_ptr<PictureCache>> make_shared_picture_cache(
 
 Result<std::shared_ptr<ItemCache>> make_shared_item_cache(const PictureCacheOptions& options) {
   ASSIGN_OR_RETURN(auto items, open_items(options));
-  return std::shared_ptr<ItemCache>(std::make_shared<SharedItemCache>(std::move(items)));
+  return std::shared_ptr<ItemCache>(std::make_shared<SharedItemCache>(std::move(items), options.workers_share));
 }
 
 }  // namespace troupe

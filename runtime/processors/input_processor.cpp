@@ -103,9 +103,13 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                                                      .max_num_samples = options_.max_num_samples}));
   InputContext arrival = context;
   arrival.clock = clock_of(request, context.clock);
-  ASSIGN_OR_RETURN(TokenizedPrompt prompt,
-                   tokenize(request.prompt, arrival, /*must_fit=*/!request.truncate_prompt_tokens));
-  if (request.truncate_prompt_tokens) {
+  const auto* const text = std::get_if<TextPrompt>(&request.prompt);
+  const bool is_pair = text != nullptr && text->second;
+  ASSIGN_OR_RETURN(
+      TokenizedPrompt prompt,
+      is_pair ? tokenize_pair(*text, request.truncate_prompt_tokens, context.limits)
+              : tokenize(request.prompt, arrival, /*must_fit=*/!request.truncate_prompt_tokens));
+  if (request.truncate_prompt_tokens && !is_pair) {
     const std::int32_t num_generated = request.pooling ? 0 : params.max_tokens.value_or(1);
     RETURN_IF_ERROR(truncate(prompt, *request.truncate_prompt_tokens, num_generated));
   }
@@ -144,6 +148,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.external_id = std::move(request.external_id);
   sample.prompt_token_ids = processed.output.prompt_token_ids;
   sample.mm_features = std::move(prompt.items);
+  sample.second_text_begin = prompt.second_text_begin;
   sample.params = params;
   sample.pooling = request.pooling.has_value();
   sample.params.n = 1;
@@ -218,6 +223,10 @@ PictureCache* InputProcessor::picture_cache() const noexcept {
   return options_.pictures == nullptr ? nullptr : options_.pictures->cache().get();
 }
 
+const MediaLoader* InputProcessor::media_loader() const noexcept {
+  return options_.pictures == nullptr ? nullptr : &options_.pictures->loader();
+}
+
 WorkLimits InputProcessor::limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
                                           std::chrono::steady_clock::time_point now) const {
   WorkLimits limits{.cancelled = std::move(cancelled), .deadline = std::nullopt};
@@ -263,6 +272,38 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids, encode(rendered.text, chat.add_special_tokens, context.limits));
   return TokenizedPrompt{.token_ids = std::move(ids), .text = std::move(rendered.text)};
+}
+
+Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_pair(
+    const TextPrompt& pair, std::optional<std::int32_t> num_kept, const WorkLimits& limits) const {
+  if (!num_kept) {
+    for (const std::string* text : {&pair.text, &*pair.second})
+      RETURN_IF_ERROR(check_text(*text, "prompt"));
+  }
+  auto encoded = tokenizer_->encode_pair(pair.text, *pair.second, pair.add_special_tokens, limits);
+  if (!encoded.ok()) return with_limit(std::move(encoded).error());
+  std::vector<TokenId> ids;
+  std::int32_t second_text_begin = 0;
+  std::int64_t num_dropped = 0;
+  if (num_kept) {
+    const std::int32_t limit = *num_kept == -1 ? options_.max_model_len : *num_kept;
+    num_dropped = std::max<std::int64_t>(0, std::ssize(encoded->ids) - limit);
+  }
+  const auto num_second = std::ranges::count(encoded->sequence_ids, std::optional<int>(1));
+  if (num_dropped > num_second)
+    return invalid_argument(
+        "truncate_prompt_tokens leaves no room for the second text of a pair, "
+        "the first one has " +
+            std::to_string(std::ssize(encoded->ids) - num_second) + " tokens",
+        "truncate_prompt_tokens");
+  std::int64_t num_left = num_second - num_dropped;
+  for (std::size_t i = 0; i < encoded->ids.size(); ++i) {
+    if (encoded->sequence_ids[i] == 1 && num_left-- <= 0) continue;
+    if (encoded->type_ids[i] == 1 && second_text_begin == 0)
+      second_text_begin = static_cast<std::int32_t>(ids.size());
+    ids.push_back(encoded->ids[i]);
+  }
+  return TokenizedPrompt{.token_ids = std::move(ids), .second_text_begin = second_text_begin};
 }
 
 Result<std::vector<TokenId>> InputProcessor::encode(std::string_view text, bool add_special_tokens,
@@ -387,7 +428,8 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
                    options_.pictures->expand(rendered.text, sources,
                                              {.processor_kwargs = chat.mm_processor_kwargs_json,
                                               .media_io_kwargs = chat.media_io_kwargs_json,
-                                              .with_data = context.with_item_data},
+                                              .with_data = context.with_item_data,
+                                              .remote = context.remote},
                                              context.limits));
   if (must_fit) RETURN_IF_ERROR(check_text(expanded.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,
@@ -489,6 +531,22 @@ Result<void> InputProcessor::check_token_ids(const std::vector<TokenId>& token_i
   return {};
 }
 
+Result<void> InputProcessor::complete_budget(ThinkingBudget& budget,
+                                             const WorkLimits& limits) const {
+  const auto tokens_of = [&](const std::string& text) {
+    return tokenizer_->encode(text, /*add_special_tokens=*/false, limits);
+  };
+  ASSIGN_OR_RETURN(budget.begin_token_ids, tokens_of(budget.begin));
+  std::vector<std::vector<TokenId>> ends;
+  for (const std::string& end : budget.ends) {
+    ASSIGN_OR_RETURN(auto tokens, tokens_of(end));
+    ends.push_back(std::move(tokens));
+  }
+  budget.end_token_ids = std::move(ends);
+  ASSIGN_OR_RETURN(budget.forced_token_ids, tokens_of(budget.forced_end));
+  return {};
+}
+
 Result<void> InputProcessor::complete_params(SamplingParams& params, std::size_t num_prompt_tokens,
                                              const WorkLimits& limits) const {
   if (!params.max_tokens) {
@@ -506,6 +564,10 @@ Result<void> InputProcessor::complete_params(SamplingParams& params, std::size_t
                                 " token sequences, the limit is " +
                                 std::to_string(options_.max_num_bad_words),
                             "bad_words");
+  }
+  if (params.thinking_budget) {
+    if (auto done = complete_budget(*params.thinking_budget, limits); !done.ok())
+      return with_limit(std::move(done).error());
   }
   // Tokens found in the cache have no logits.
   if (params.prompt_logprobs) params.skip_reading_prefix_cache = true;

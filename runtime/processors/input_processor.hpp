@@ -17,9 +17,11 @@
 namespace troupe {
 
 class GrammarCache;
+class MediaLoader;
 class PictureCache;
 class PictureInputs;
 class SpeechInputs;
+struct RemoteMedia;
 
 /// Model properties that the InputProcessor needs besides the tokenizer.
 struct InputProcessorOptions {
@@ -54,7 +56,8 @@ struct InputProcessorOptions {
 struct InputContext {
   ChatClock clock;
   WorkLimits limits;
-  bool with_item_data = false;  ///< as in PictureSettings
+  bool with_item_data = false;    ///< as in PictureSettings
+  RemoteMedia* remote = nullptr;  ///< as in PictureSettings
 };
 
 /// Owns the tokenizer and the chat templates. The result for a request depends only on the
@@ -89,6 +92,8 @@ class InputProcessor {
 
   /// Null: there is none.
   [[nodiscard]] PictureCache* picture_cache() const noexcept;
+  /// Null: it has nothing to do with media.
+  [[nodiscard]] const MediaLoader* media_loader() const noexcept;
 
   /// Limits of work that begins at `now`; setting the flag cancels it.
   [[nodiscard]] WorkLimits limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
@@ -99,9 +104,15 @@ class InputProcessor {
     std::vector<TokenId> token_ids;
     std::string text;  // of a TokensPrompt only if requested
     std::vector<MultiModalFeature> items;
-    std::int32_t num_mm_queries = 0;  // as in OutputRequest
+    std::int32_t second_text_begin = 0;  // as in EngineCoreRequest
+    std::int32_t num_mm_queries = 0;     // as in OutputRequest
     std::int32_t num_mm_hits = 0;
   };
+  /// Two texts that a model compares, joined as its tokenizer joins them. Of the second one as many
+  /// tokens are kept as make num_kept in all; -1: as the model takes; none: all of them.
+  Result<TokenizedPrompt> tokenize_pair(const TextPrompt& pair,
+                                        std::optional<std::int32_t> num_kept,
+                                        const WorkLimits& limits) const;
 
   /// `must_fit`: a text that certainly exceeds the model's maximum length is not encoded.
   Result<TokenizedPrompt> tokenize(const Prompt& prompt, const InputContext& context,
@@ -127,6 +138,8 @@ class InputProcessor {
   Result<void> check_grammar(const SamplingParams& params) const;
   Result<void> check_text(std::string_view text, const std::string& field) const;
   Result<void> check_size(const SamplingParams& params, std::size_t num_prompt_tokens) const;
+  /// The markers of a thinking budget as tokens.
+  Result<void> complete_budget(ThinkingBudget& budget, const WorkLimits& limits) const;
   Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens,
                                const WorkLimits& limits) const;
   /// Adds the option that sets the limit to a deadline error.

@@ -234,6 +234,15 @@ void OutputProcessor::process_one(EngineCoreOutput& output, ProcessedOutputs& pr
     state.kv_transfer_params = std::move(output.kv_transfer_params);
   if (!output.ec_transfer_params.empty())
     state.ec_transfer_params = std::move(output.ec_transfer_params);
+  const bool is_early = output.new_token_ids.empty() && !output.finish_reason &&
+                        !output.new_prompt_logprobs && !output.pooling_output;
+  if (is_early && !state.kv_transfer_params.empty()) {
+    // Its KV can be loaded already; there is nothing else to tell.
+    processed.to_frontend.outputs.push_back(
+        {.id = state.request.id,
+         .kv_transfer_params = std::exchange(state.kv_transfer_params, {})});
+    return;
+  }
   if (sample.add(output, *token_strings_)) processed.to_abort.push_back(output.id);
   if (sample.finished()) {
     samples_.erase(found);

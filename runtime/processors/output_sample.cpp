@@ -47,6 +47,21 @@ RequestId OutputSample::id() const noexcept {
 
 namespace {
 
+/// As PoolingParams::activation says, in double precision.
+std::vector<float> activated(std::vector<float> logits, ClassActivation activation) {
+  if (activation == ClassActivation::kSigmoid) {
+    for (float& value : logits)
+      value = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(value))));
+  } else if (activation == ClassActivation::kSoftmax) {
+    const auto largest = static_cast<double>(*std::ranges::max_element(logits));
+    double sum = 0;
+    for (const float value : logits) sum += std::exp(static_cast<double>(value) - largest);
+    for (float& value : logits)
+      value = static_cast<float>(std::exp(static_cast<double>(value) - largest) / sum);
+  }
+  return logits;
+}
+
 /// In double precision, so that the length is 1 to the last bit of a float.
 std::vector<float> finished_embedding(std::vector<float> pooled, const PoolingParams& params) {
   if (params.dimensions > 0 && std::cmp_less(params.dimensions, pooled.size()))
@@ -64,7 +79,9 @@ std::vector<float> finished_embedding(std::vector<float> pooled, const PoolingPa
 
 bool OutputSample::add(EngineCoreOutput& output, TokenStrings& strings) {
   if (output.pooling_output && request_.pooling)
-    embedding_ = finished_embedding(*std::move(output.pooling_output), *request_.pooling);
+    embedding_ = request_.pooling->classifies
+                     ? activated(*std::move(output.pooling_output), request_.pooling->activation)
+                     : finished_embedding(*std::move(output.pooling_output), *request_.pooling);
   std::span<const TokenId> tokens = output.new_token_ids;
   const bool stopped_by_token = output.finish_reason == FinishReason::kStop;
   const auto stop = detokenizer_.update(tokens, stopped_by_token);

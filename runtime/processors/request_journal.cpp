@@ -125,7 +125,9 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, Coordinator::R
     if (route.prefill_only) {
       submission.request.id = next_prompt_id_;
       submission.placement.kv_transfer_params = kHoldParams;
-      prompts_.emplace(next_prompt_id_, found->first);
+      prompts_.emplace(
+          next_prompt_id_,
+          Prompt{.request = found->first, .group = group, .num_samples = entry.request.params.n});
     }
     if (!entry.kv_transfer_params.empty())
       submission.placement.kv_transfer_params = entry.kv_transfer_params;
@@ -151,7 +153,11 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, Coordinator::R
 
 /// Of a prompt that a group computes for another one. True: its client has nothing to receive.
 bool RequestJournal::take_prefill(Entries::iterator entry, RequestOutput& output) {
-  if (!output.finished) return true;
+  if (!output.finished) {
+    if (!output.kv_transfer_params.empty() && !entry->second.aborted)
+      answer_early(entry, std::move(output.kv_transfer_params));
+    return true;
+  }
   const bool has_failed = output.error || output.outputs.empty();
   const auto reason = has_failed ? std::nullopt : output.outputs.front().finish_reason;
   const bool is_done = reason == FinishReason::kLength || reason == FinishReason::kStop;
@@ -167,13 +173,38 @@ bool RequestJournal::take_prefill(Entries::iterator entry, RequestOutput& output
   return true;
 }
 
+/// The group goes on computing, which counts as a request of it.
+void RequestJournal::answer_early(Entries::iterator entry, std::string kv_transfer_params) {
+  const RequestId prompt_id = *entry->second.prompt_id;
+  Prompt prompt = prompts_.at(prompt_id);
+  prompt.is_early = true;
+  take_back(entry->second);
+  ++groups_[prompt.group].num_requests;
+  groups_[prompt.group].num_samples += prompt.num_samples;
+  prompts_.emplace(prompt_id, prompt);
+  entry->second.early_id = prompt_id;
+  entry->second.kv_transfer_params = std::move(kv_transfer_params);
+  waiting_.emplace(entry->second.sequence, entry->first);
+}
+
+void RequestJournal::end_early(Prompts::iterator prompt) {
+  Group& group = groups_[prompt->second.group];
+  --group.num_requests;
+  group.num_samples -= prompt->second.num_samples;
+  prompts_.erase(prompt);
+}
+
 std::vector<RequestJournal::Failure> RequestJournal::record(RequestOutputs& outputs) {
   std::vector<Failure> failures;
   std::erase_if(outputs.outputs, [this](RequestOutput& output) {
     const auto prompt = prompts_.find(output.id);
     if (prompt == prompts_.end()) return false;
-    output.id = prompt->second;
-    return take_prefill(entries_.find(prompt->second), output);
+    if (prompt->second.is_early) {
+      if (output.finished) end_early(prompt);
+      return true;
+    }
+    output.id = prompt->second.request;
+    return take_prefill(entries_.find(output.id), output);
   });
   for (const RequestOutput& output : outputs.outputs) {
     const auto entry = entries_.find(output.id);
@@ -219,6 +250,11 @@ void RequestJournal::abort_one(RequestId id, Aborted& aborted) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   Entry& entry = found->second;
+  if (entry.early_id) {
+    const auto prompt = prompts_.find(*entry.early_id);
+    if (prompt != prompts_.end())
+      aborted.to_engine.emplace_back(ToEngine{prompt->second.group, {{prompt->first}}});
+  }
   if (!entry.group) return end_with(found, std::nullopt, FinishReason::kAbort, aborted.ended);
   entry.aborted = true;
   AbortRequests& samples = aborted.to_engine.emplace_back(ToEngine{*entry.group, {}}).samples;
@@ -250,6 +286,10 @@ RequestJournal::Lost RequestJournal::group_lost(std::size_t group, LossCause cau
   groups_[group].returns = returns;
   Lost lost;
   const bool was_alone = groups_[group].num_requests == 1;
+  for (auto next = prompts_.begin(); next != prompts_.end();) {
+    const auto current = next++;
+    if (current->second.is_early && current->second.group == group) end_early(current);
+  }
   for (auto next = entries_.begin(); next != entries_.end();) {
     const auto current = next++;
     Entry& entry = current->second;

@@ -38,7 +38,8 @@ namespace troupe {
 /// A prefill group computes a prompt only (prompt_of), as a request with an id of its own: that
 /// group may hold its blocks for long, also while the same request is sent there again. Its answer
 /// says where the KV is, and the request waits for a group that goes on. If either group is lost
-/// meanwhile it begins anew.
+/// meanwhile it begins anew. It may answer early, while it still computes: then both groups are at
+/// it, and the other one computes what it cannot get.
 ///
 /// Every added request ends once: with a finished output passed to `record`, or with one returned
 /// by a function here.
@@ -143,10 +144,19 @@ class RequestJournal {
     }
     std::optional<std::size_t> group;    // none: it waits
     std::optional<RequestId> prompt_id;  // the group computes its prompt, for another one
+    std::optional<RequestId> early_id;   // of a prompt that may still be computed, beside it
     std::string kv_transfer_params;      // what that group has answered, for the next one
     bool aborted = false;                // the group has been told
     bool taken_back = false;             // it waits, and has been in a group before
   };
+  /// A request for a prompt.
+  struct Prompt {
+    RequestId request{};  // whose it is
+    std::size_t group = 0;
+    std::int32_t num_samples = 0;  // as they count in the group
+    bool is_early = false;         // another group has the request, or it waits for one
+  };
+  using Prompts = std::unordered_map<RequestId, Prompt>;
   struct Group {
     bool open = false;     // takes requests
     bool returns = false;  // lost, but will return
@@ -162,6 +172,8 @@ class RequestJournal {
   void choose_quarantine();
   Submission hand_out(Queue& queue, Coordinator::Route route);
   [[nodiscard]] bool take_prefill(Entries::iterator entry, RequestOutput& output);
+  void answer_early(Entries::iterator entry, std::string kv_transfer_params);
+  void end_early(Prompts::iterator prompt);
   void take_back(Entry& entry);
   void end_waiting(Entry& entry);
   void abort_one(RequestId id, Aborted& aborted);
@@ -174,9 +186,9 @@ class RequestJournal {
   Queue suspects_;  // waiting, too, and submitted before the others
   std::vector<Group> groups_;
   RequestId next_prompt_id_;
-  std::unordered_map<RequestId, RequestId> prompts_;  // by prompt_id
-  std::optional<std::size_t> quarantine_;             // the group reserved for suspects
-  std::optional<RequestId> quarantined_;              // the suspect that runs there
+  Prompts prompts_;                        // by prompt_id
+  std::optional<std::size_t> quarantine_;  // the group reserved for suspects
+  std::optional<RequestId> quarantined_;   // the suspect that runs there
   std::size_t num_taken_back_ = 0;
   std::uint64_t next_sequence_ = 0;
 };

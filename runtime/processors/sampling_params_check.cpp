@@ -108,6 +108,24 @@ Result<void> check_repetition_detection(const SamplingParams& params) {
   return {};
 }
 
+Result<void> check_listed_logprobs(const SamplingParams& params, const SamplingLimits& limits) {
+  constexpr std::string_view kField = "logprob_token_ids";
+  const std::vector<TokenId>& listed = params.logprob_token_ids;
+  if (listed.empty()) return {};
+  if (!params.logprobs)
+    return invalid_argument("logprob_token_ids needs logprobs", std::string(kField));
+  if (listed.size() > kMaxLogprobTokenIds)
+    return invalid_argument("logprob_token_ids has " + std::to_string(listed.size()) +
+                                " token ids, the limit is " + std::to_string(kMaxLogprobTokenIds),
+                            std::string(kField));
+  return check_token_ids(kField, listed, limits.vocab_size);
+}
+
+Result<void> check_thinking_budget(const SamplingParams& params) {
+  if (!params.thinking_budget) return {};
+  return check_at_least("thinking_token_budget", params.thinking_budget->num_tokens, 0);
+}
+
 /// Removes duplicates, keeping the first of each.
 void remove_repeated(SharedVector<TokenId>& token_ids) {
   if (token_ids.size() < 2) return;
@@ -155,6 +173,7 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   }
   if (params.seed == -1) params.seed.reset();
   remove_repeated(params.stop_token_ids);
+  remove_repeated(params.logprob_token_ids);
   if (params.top_k == -1) params.top_k = 0;
 
   RETURN_IF_ERROR(check_at_least("n", params.n, 1));
@@ -170,8 +189,10 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   RETURN_IF_ERROR(
       check_token_ids("allowed_token_ids", params.allowed_token_ids, limits.vocab_size));
   sort_unique(params.allowed_token_ids);
+  RETURN_IF_ERROR(check_listed_logprobs(params, limits));
   RETURN_IF_ERROR(normalize_logit_bias(params.logit_bias, limits.vocab_size));
   RETURN_IF_ERROR(check_repetition_detection(params));
+  RETURN_IF_ERROR(check_thinking_budget(params));
 
   if (params.greedy()) {
     if (params.n > 1) {

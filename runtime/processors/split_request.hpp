@@ -11,8 +11,9 @@ namespace troupe {
 
 /// The request for the prefill group: it generates one token, which is discarded.
 [[nodiscard]] GenerateRequest prompt_of(const GenerateRequest& request);
-/// Its kv_transfer_params: its KV is held for others, as vLLM's proxies ask for it.
+/// Its kv_transfer_params: its KV is held for others, as vLLM's proxies ask for it, who may load it
+/// while it is being computed.
 inline constexpr const char* kHoldParams =
-    R"({"do_remote_decode": true, "do_remote_prefill": false})";
+    R"({"do_remote_decode": true, "do_remote_prefill": false, "begin_early": true})";
 
 }  // namespace troupe

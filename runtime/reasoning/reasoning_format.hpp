@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct ReasoningFormat {
 [[nodiscard]] std::span<const ReasoningFormat> reasoning_formats();
 /// By name or alias; null if there is none.
 [[nodiscard]] const ReasoningFormat* find_reasoning_format(std::string_view name);
+/// Sets has_special_tokens if one of these tokens is in the format's markers.
+void note_special_tokens(ReasoningFormat& format, std::span<const std::string> special_tokens);
 /// By the source of a chat template; nullopt if its model does not reason, or in an unknown format.
 [[nodiscard]] std::optional<ReasoningFormat> detect_reasoning_format(
     std::string_view chat_template);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/reasoning/find_format.hpp"
 #include "runtime/reasoning/reasoning_format.hpp"
 
@@ -40,6 +42,14 @@ std::span<const ReasoningFormat> reasoning_formats() { return kFormats; }
 
 const ReasoningFormat* find_reasoning_format(std::string_view name) {
   return find_format(reasoning_formats(), name);
+}
+
+void note_special_tokens(ReasoningFormat& format, std::span<const std::string> special_tokens) {
+  std::vector<std::string_view> texts = {format.begin, format.end};
+  texts.insert(texts.end(), format.implicit_ends.begin(), format.implicit_ends.end());
+  format.has_special_tokens |= std::ranges::any_of(special_tokens, [&](const std::string& token) {
+    return std::ranges::any_of(texts, [&](std::string_view text) { return contains(text, token); });
+  });
 }
 
 std::optional<ReasoningFormat> detect_reasoning_format(std::string_view chat_template) {

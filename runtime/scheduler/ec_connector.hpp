@@ -20,9 +20,9 @@ class ECConnector {
   virtual ~ECConnector() = default;
 
   /// Whether the output can be loaded. nullopt: unknown, to be queried again in a later step; slow
-  /// lookups start with the first query, when the request arrives. A connector must decide within
-  /// a deadline, even if its store does not answer.
-  [[nodiscard]] virtual std::optional<bool> has_cache_item(const std::string& identifier,
+  /// lookups and prefetches start with the first query, when the request arrives. A connector must
+  /// decide within a deadline, even if its store does not answer.
+  [[nodiscard]] virtual std::optional<bool> has_cache_item(const MultiModalFeature& item,
                                                            double now) = 0;
   /// The step being planned contains the request with this item, which should be loaded in it.
   /// There is space for its output.

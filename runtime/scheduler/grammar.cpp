@@ -9,9 +9,10 @@ namespace troupe {
 namespace {
 
 /// One row per draft and one more: tokens allowed in the position of each draft, and after the last
-/// one. Sets `end` if a row allows nothing.
-void fill_rows(GrammarMasker& masker, std::span<const TokenId> drafts, std::size_t width,
-               std::span<std::int32_t> rows, std::optional<GrammarEnd>& end) {
+/// one. Sets `end` if a row allows nothing. Returns the likely tokens behind the drafts.
+std::vector<TokenId> fill_rows(GrammarMasker& masker, std::span<const TokenId> drafts,
+                               std::size_t width, std::size_t max_likely,
+                               std::span<std::int32_t> rows, std::optional<GrammarEnd>& end) {
   std::size_t num_accepted = 0;
   bool placeholder = false;  // the state after one is unknown
   bool refused = false;
@@ -36,7 +37,11 @@ void fill_rows(GrammarMasker& masker, std::span<const TokenId> drafts, std::size
     else
       refused = true;
   }
+  std::vector<TokenId> likely;
+  if (max_likely > 0 && num_accepted == drafts.size() && !end)
+    likely = masker.likely_tokens(max_likely);
   masker.rollback(num_accepted);
+  return likely;
 }
 
 }  // namespace
@@ -58,7 +63,14 @@ GrammarMasks fill_masks(GrammarStep step) {
     const std::size_t first = output.bitmask.size();
     output.bitmask.resize(first + (drafts.size() + 1) * width);
     std::optional<GrammarEnd> end;
-    fill_rows(*request.masker, drafts, width, std::span(output.bitmask).subspan(first), end);
+    std::vector<TokenId> likely =
+        fill_rows(*request.masker, drafts, width, request.max_proposed_tokens,
+                  std::span(output.bitmask).subspan(first), end);
+    if (!likely.empty())
+      masks.proposals.push_back({.id = request.id,
+                                 .sequence = request.sequence,
+                                 .num_tokens = request.num_tokens + drafts.size(),
+                                 .tokens = std::move(likely)});
     if (!end) continue;
     end->id = request.id;
     end->sequence = request.sequence;

@@ -30,6 +30,12 @@ class GrammarMasker {
   virtual void fill_bitmask(std::span<std::int32_t> row) = 0;
   /// Pre: the last row had no bit set. The reason, or none: the text is complete.
   [[nodiscard]] virtual std::optional<Error> why_nothing_fits() const = 0;
+  /// The next tokens where the grammar leaves little choice: they need not come true. At most
+  /// max_tokens of them.
+  virtual std::vector<TokenId> likely_tokens(std::size_t max_tokens) {
+    static_cast<void>(max_tokens);
+    return {};
+  }
 };
 
 /// One request's grammar. Used on the Scheduler's thread, which it never blocks.
@@ -55,6 +61,8 @@ struct GrammarStep {
     std::size_t words_per_row = 0;
     std::unique_ptr<GrammarMasker> masker;
     std::vector<TokenId> drafts;
+    std::size_t num_tokens = 0;           ///< before the drafts
+    std::size_t max_proposed_tokens = 0;  ///< 0: none are wanted
   };
   std::uint64_t step = 0;
   std::vector<Request> requests;
@@ -69,10 +77,19 @@ struct GrammarEnd {
   std::optional<Error> error;  ///< none: the text is complete
 };
 
+/// Likely tokens of a request from the one behind its first num_tokens tokens on.
+struct GrammarProposal {
+  RequestId id{};
+  std::uint64_t sequence = 0;
+  std::size_t num_tokens = 0;
+  std::vector<TokenId> tokens;
+};
+
 struct GrammarMasks {
   GrammarOutput output;  ///< for the workers; its incarnation is the Scheduler's to set
   /// Their rows from num_tokens on allow nothing.
   std::vector<GrammarEnd> ended;
+  std::vector<GrammarProposal> proposals;
 };
 /// Drafts from the first one that the grammar rejects are not accepted; after a placeholder (-1)
 /// every token is allowed.

@@ -78,6 +78,11 @@ class KVConnector {
   /// Metadata for the workers, with every step.
   [[nodiscard]] virtual std::string build_connector_metadata(const SchedulerOutput&) { return {}; }
   virtual void update_connector_output(const KVConnectorOutput&) {}
+  /// Requests whose KV others may begin to load before they have ended, and the parameters for
+  /// their clients: since the last call.
+  [[nodiscard]] virtual std::vector<std::pair<RequestId, std::string>> take_early_params() {
+    return {};
+  }
   /// Steps have failed: workers may not have read the metadata of those without a result.
   virtual void on_failed_steps() {}
 

@@ -37,6 +37,7 @@ RequestState::RequestState(EngineCoreRequest request)
       lora(std::move(request.lora)),
       mm_features(std::move(request.mm_features)),
       pooling(request.pooling),
+      second_text_begin(request.second_text_begin),
       resumable(request.resumable),
       resubmitted(!request.output_token_ids.empty()),
       token_ids(request.prompt_token_ids),

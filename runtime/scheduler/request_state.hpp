@@ -89,6 +89,7 @@ struct RequestState {
   std::optional<LoraRequest> lora;
   std::vector<MultiModalFeature> mm_features;  ///< by ascending offset
   bool pooling = false;
+  std::int32_t second_text_begin = 0;  ///< as in EngineCoreRequest
   bool resumable = false;
   bool resubmitted = false;  ///< another engine computed its prompt before
   std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; nullopt: its end
@@ -124,6 +125,10 @@ struct RequestState {
   std::optional<Error> grammar_error;  ///< compilation failed
   /// With drafts of one of its steps; if they are not accepted, it means nothing.
   std::optional<GrammarEnd> grammar_end;
+  GrammarProposal proposal;  ///< the last one; no tokens: there is none
+  /// Of the drafts that its grammar has proposed.
+  std::int32_t num_rejected_proposals = 0;
+  std::int32_t num_accepted_proposals = 0;
   bool grammar_error_reported = false;
 
   std::string session_id;

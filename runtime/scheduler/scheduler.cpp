@@ -320,13 +320,19 @@ std::int32_t Scheduler::keep_prefill_lookahead(const RequestState& request,
 
 // ---- the step's result --------------------------------------------------------------------------
 
+std::int32_t Scheduler::num_drafts_to_make(std::size_t num_scheduled) {
+  const SpeculativeConfig& speculative = config_.speculative;
+  const std::int32_t most = speculative.dynamic_lookup.empty() || num_scheduled == 0
+                                ? speculative.num_draft_tokens
+                                : speculative.dynamic_lookup[num_scheduled];
+  if (!speculative.adaptive || num_scheduled == 0) return most;
+  return draft_budget_.next(static_cast<std::int32_t>(num_scheduled), most);
+}
+
 SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
   SchedulerOutput output;
   output.step = step_;
-  const SpeculativeConfig& speculative = config_.speculative;
-  output.num_drafts_to_make = speculative.dynamic_lookup.empty() || plan.scheduled.empty()
-                                  ? speculative.num_draft_tokens
-                                  : speculative.dynamic_lookup[plan.scheduled.size()];
+  output.num_drafts_to_make = num_drafts_to_make(plan.scheduled.size());
   const std::size_t num_scheduled = plan.scheduled.size();
   output.scheduled_ids.reserve(num_scheduled);
   output.num_scheduled_tokens.reserve(num_scheduled);
@@ -383,6 +389,7 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
       data.num_computed_tokens = request.num_computed_tokens;
       data.mm_features = request.mm_features;
       data.lora = request.lora;
+      data.second_text_begin = request.second_text_begin;
       auto next = entry.blocks.of(plan.blocks).begin();
       for (const std::int32_t n : entry.block_counts.of(plan.block_counts)) {
         data.block_ids.emplace_back(next, next + n);
@@ -398,7 +405,10 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
 }
 
 void Scheduler::advance_scheduled(const StepPlan& plan, SchedulerOutput& output) {
-  if (!plan.scheduled.empty()) ++fence_;
+  if (!plan.scheduled.empty()) {
+    ++fence_;
+    draft_budget_.on_planned(now_);
+  }
   for (const ScheduledRequest& entry : plan.scheduled) {
     RequestState& request = *entry.request;
     request.num_computed_tokens += entry.num_tokens;
@@ -510,6 +520,7 @@ Task<bool> Scheduler::recover_from_failed_steps(std::span<const SchedulerOutput>
     if (step.total_num_scheduled_tokens > 0) pass_fence();
   }
   if (connector_ != nullptr) connector_->on_failed_steps();
+  draft_budget_.on_failed();
   ahead_.reset();  // the workers may not have it
   reset_encoder_cache();
   const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);

@@ -22,6 +22,7 @@
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/task.hpp"
+#include "runtime/scheduler/draft_budget.hpp"
 #include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/scheduler/fair_share.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
@@ -120,6 +121,10 @@ class Scheduler {
   /// update, if the drafts are accepted. Rows that allow nothing then allow everything: the workers
   /// need something to sample.
   EngineCoreOutputs end_structured(GrammarMasks& masks, double now);
+
+  /// Likely tokens of structured requests, which are drafts of their next steps as far as they
+  /// follow from the tokens that are known by then.
+  void set_proposals(std::vector<GrammarProposal> proposals);
 
   /// The drafts of a step that was planned with placeholders (async scheduling), as far as the
   /// grammars accept them.
@@ -240,6 +245,7 @@ class Scheduler {
   Task<std::vector<RequestId>> take_failed_loads(const SchedulerOutput& step,
                                                  const KVConnectorOutput& report);
   void take_transfer_results(const KVConnectorOutput& report);
+  void add_early_params(EngineCoreOutputs& outputs);
   [[nodiscard]] bool must_defer_free(const RequestState& request) const;
   void free_blocks(const RequestState& request);
   void pass_fence();
@@ -254,6 +260,7 @@ class Scheduler {
 
   // scheduler_structured.cpp
   bool waits_for_grammar(RequestState& request);
+  void draft_proposal(RequestState& request) const;
   void advance_grammar(RequestState& request, std::span<const TokenId> kept);
 
   // state_chunks.cpp
@@ -289,6 +296,7 @@ class Scheduler {
                                                     std::int32_t num_computed,
                                                     std::int32_t num_new) const;
   [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
+  [[nodiscard]] std::int32_t num_drafts_to_make(std::size_t num_scheduled);
   void advance_scheduled(const StepPlan& plan, SchedulerOutput& output);
   [[nodiscard]] std::vector<RequestState*> unfinished_in_order() const;
   void enqueue_waiting(RequestState* request);
@@ -310,6 +318,7 @@ class Scheduler {
 
   // scheduler_update.cpp
   struct StepResult;
+  void count_drafts(std::int32_t num_drafts, std::int32_t num_accepted);
   bool process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
   static const GrammarEnd* end_in(const RequestState& request, const StepResult& result);
   std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale,
@@ -363,6 +372,7 @@ class Scheduler {
   EncoderCacheStats encoder_stats_;
   EncoderTransferStats encoder_transfer_stats_;
   SpecDecodingStats spec_stats_;
+  DraftBudget draft_budget_;  ///< with speculative.adaptive
   std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations
 

@@ -26,6 +26,7 @@ struct SpeculativeConfig {
   std::int32_t draft_slots = 0;  ///< extra input rows per request
   /// K by the number of scheduled requests (index 0 unused); empty: always num_draft_tokens.
   std::vector<std::int32_t> dynamic_lookup;
+  bool adaptive = false;  ///< K is at most what DraftBudget thinks worth its cost
 };
 
 /// Roles of this engine in KV transfer.
@@ -66,6 +67,9 @@ struct SchedulerConfig {
   std::uint32_t incarnation = 0;  ///< of the engine: every step carries it
   bool pooling = false;           ///< nothing is sampled, a request ends with its embedding
   SpeculativeConfig speculative;
+  /// Jump-forward: likely tokens that a grammar may propose for a request and a step. Only without
+  /// speculative decoding and without state groups, which keep a state behind each draft.
+  std::int32_t max_proposed_tokens = 0;
   KVTransferConfig kv_transfer;         ///< only with a KVConnector
   std::int32_t max_loras = 0;           ///< distinct adapters in a step; 0: no limit
   std::int32_t max_encoder_embeds = 0;  ///< encoder budget of a step

@@ -177,6 +177,18 @@ void Scheduler::take_transfer_results(const KVConnectorOutput& report) {
   connector_->update_connector_output(report);
 }
 
+/// For those who load a request's KV while its prompt is being computed.
+void Scheduler::add_early_params(EngineCoreOutputs& outputs) {
+  for (auto& [id, params] : connector_->take_early_params()) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.id = id;
+    output.client_index = known->second->client_index;
+    output.kv_transfer_params = std::move(params);
+  }
+}
+
 // ---- fences -------------------------------------------------------------------------------------
 
 /// Whether workers still run a step that includes this request: a transfer could write to its

@@ -126,7 +126,7 @@ void Scheduler::find_external_items(const RequestState& request, PlanEncoderInpu
     const MultiModalFeature& item = request.mm_features[i];
     if (item.offset + item.length <= begin) continue;
     if (item.offset >= end) break;
-    const std::optional<bool> has = ec_connector_->has_cache_item(item.identifier, now_);
+    const std::optional<bool> has = ec_connector_->has_cache_item(item, now_);
     if (!has)
       question.pending_items.push_back(static_cast<std::int32_t>(i));
     else if (*has)
@@ -139,7 +139,7 @@ void Scheduler::add_item_users(std::span<const MultiModalFeature> items) {
   if (ec_connector_ == nullptr) return;
   for (const MultiModalFeature& item : items) {
     ++item_users_[item.identifier];
-    static_cast<void>(ec_connector_->has_cache_item(item.identifier, now_));
+    static_cast<void>(ec_connector_->has_cache_item(item, now_));
   }
 }
 
@@ -183,6 +183,10 @@ void Scheduler::take_encoder_report(const ECConnectorOutput& report) {
   if (ec_connector_ == nullptr) return;
   encoder_transfer_stats_.num_failed += static_cast<std::int32_t>(report.failed.size());
   encoder_transfer_stats_.num_saved += static_cast<std::int32_t>(report.saved.size());
+  encoder_transfer_stats_.num_fetched +=
+      static_cast<std::int32_t>(std::ranges::count_if(report.fetched, [&](const auto& fetched) {
+        return std::ranges::find(report.failed, fetched) == report.failed.end();
+      }));
   ec_connector_->update_connector_output(report);
   for (const RequestId id : report.finished_sending) {
     const auto delayed = delayed_releases_.extract(id);

@@ -38,6 +38,7 @@ Task<std::size_t> Scheduler::size_batch(StepPlan& plan, std::size_t index) {
   for (; index < running_.size() && has_budget(budget); ++index) {
     RequestState& request = *running_[index];
     if (skip_running(request, plan)) continue;
+    draft_proposal(request);
     SizedRequest sized{
         &request,
         cut_at_state(request, request.num_computed_tokens, size_running(request, plan, budget)),

@@ -102,6 +102,35 @@ void Scheduler::update_draft_token_ids_in_output(
   }
 }
 
+void Scheduler::set_proposals(std::vector<GrammarProposal> proposals) {
+  for (GrammarProposal& proposal : proposals) {
+    const auto known = requests_.find(proposal.id);
+    if (known != requests_.end() && known->second->sequence == proposal.sequence)
+      known->second->proposal = std::move(proposal);
+  }
+}
+
+/// Tokens in flight are taken to be those that were proposed in their places: if they are not, the
+/// drafts are not accepted.
+void Scheduler::draft_proposal(RequestState& request) const {
+  GrammarProposal& proposal = request.proposal;
+  if (proposal.tokens.empty() || config_.max_proposed_tokens == 0) return;
+  const std::span<const TokenId> tokens = proposal.tokens;
+  const auto num_known = static_cast<std::size_t>(request.num_tokens());
+  const auto next = num_known + static_cast<std::size_t>(request.num_output_placeholders);
+  bool is_true = proposal.num_tokens <= num_known && next < proposal.num_tokens + tokens.size();
+  for (std::size_t i = proposal.num_tokens; is_true && i < num_known; ++i)
+    is_true = request.token_ids[i] == tokens[i - proposal.num_tokens];
+  // A model that goes its own way where it may is left to it.
+  constexpr std::int32_t kPatience = 16;
+  if (!is_true || request.num_rejected_proposals > kPatience + request.num_accepted_proposals) {
+    proposal.tokens.clear();
+    return;
+  }
+  const auto drafts = tokens.subspan(next - proposal.num_tokens);
+  request.draft_token_ids.assign(drafts.begin(), drafts.end());
+}
+
 std::optional<GrammarStep> Scheduler::grammar_step(const SchedulerOutput& step) const {
   if (!step.has_structured_output_requests) return std::nullopt;
   GrammarStep structured{.step = step.step, .requests = {}};
@@ -115,11 +144,14 @@ std::optional<GrammarStep> Scheduler::grammar_step(const SchedulerOutput& step) 
     if (state == nullptr || is_finished(state->status) || state->grammar == nullptr ||
         state->is_prefill_chunk)
       continue;
-    structured.requests.push_back({.id = state->id,
-                                   .sequence = state->sequence,
-                                   .words_per_row = state->grammar->words_per_row(),
-                                   .masker = state->grammar->masker(),
-                                   .drafts = {drafts.begin(), drafts.end()}});
+    structured.requests.push_back(
+        {.id = state->id,
+         .sequence = state->sequence,
+         .words_per_row = state->grammar->words_per_row(),
+         .masker = state->grammar->masker(),
+         .drafts = {drafts.begin(), drafts.end()},
+         .num_tokens = static_cast<std::size_t>(state->num_tokens()),
+         .max_proposed_tokens = static_cast<std::size_t>(config_.max_proposed_tokens)});
   }
   if (structured.requests.empty()) return std::nullopt;
   return structured;

@@ -60,7 +60,10 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   outputs.outputs.reserve(result.ids.size());
   suspects_.record_result(result);
 
-  if (step.total_num_scheduled_tokens > 0) pass_fence();
+  if (step.total_num_scheduled_tokens > 0) {
+    pass_fence();
+    draft_budget_.on_done(now, step.total_num_scheduled_tokens);
+  }
   std::vector<RequestId> lost;
   if (!result.kv_connector.empty()) {
     CHECK(connector_ != nullptr);
@@ -121,6 +124,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   if (connector_ != nullptr) {
     co_await release_ended(std::span(outputs.outputs).first(num_results));
     if (!result.kv_connector.empty()) take_transfer_results(result.kv_connector);
+    add_early_params(outputs);
   }
   const auto by_client = [](const EngineCoreOutput& a, const EngineCoreOutput& b) {
     return a.client_index < b.client_index;
@@ -131,6 +135,20 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   outputs.finished_requests = std::exchange(finished_by_client_, {});
   outputs.stats = take_stats(step.total_num_scheduled_tokens);
   co_return outputs;
+}
+
+void Scheduler::count_drafts(std::int32_t num_drafts, std::int32_t num_accepted) {
+  const auto num_positions = static_cast<std::size_t>(
+      std::max(config_.speculative.num_draft_tokens, config_.max_proposed_tokens));
+  spec_stats_.num_accepted_per_position.resize(num_positions);
+  spec_stats_.num_drafted_per_position.resize(num_positions);
+  ++spec_stats_.num_requests;
+  spec_stats_.num_draft_tokens += num_drafts;
+  spec_stats_.num_accepted_tokens += num_accepted;
+  for (std::int32_t i = 0; i < num_accepted; ++i)
+    ++spec_stats_.num_accepted_per_position[static_cast<std::size_t>(i)];
+  for (std::int32_t i = 0; i < num_drafts; ++i)
+    ++spec_stats_.num_drafted_per_position[static_cast<std::size_t>(i)];
 }
 
 /// True: the request has stopped, and must be removed from the queues.
@@ -152,17 +170,15 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
       if (request.num_computed_tokens > 0) request.num_computed_tokens -= num_rejected;
       if (request.num_output_placeholders > 0) request.num_output_placeholders -= num_rejected;
     }
-    const auto num_positions = static_cast<std::size_t>(config_.speculative.num_draft_tokens);
-    spec_stats_.num_accepted_per_position.resize(num_positions);
-    spec_stats_.num_drafted_per_position.resize(num_positions);
-    ++spec_stats_.num_requests;
+    if (config_.max_proposed_tokens > 0) {
+      request.num_rejected_proposals += num_rejected;
+      request.num_accepted_proposals += num_accepted;
+    }
     const std::int32_t num_valid = result.num_drafts - result.num_invalid_drafts;
-    spec_stats_.num_draft_tokens += num_valid;
-    spec_stats_.num_accepted_tokens += num_accepted;
-    for (std::int32_t i = 0; i < num_accepted; ++i)
-      ++spec_stats_.num_accepted_per_position[static_cast<std::size_t>(i)];
-    for (std::int32_t i = 0; i < num_valid; ++i)
-      ++spec_stats_.num_drafted_per_position[static_cast<std::size_t>(i)];
+    // What a grammar proposes says nothing about the drafts of a model.
+    if (num_valid > 0 && request.proposal.tokens.empty())
+      draft_budget_.on_verified(num_valid, num_accepted);
+    count_drafts(num_valid, num_accepted);
   }
   if (!request.mm_features.empty())
     tell_encoder(EncoderCacheCommandKind::kFreeComputed, request,

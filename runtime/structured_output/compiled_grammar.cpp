@@ -33,6 +33,7 @@ class GrammarConversion {
 
   /// All else, and the rules' bodies. Pre: the above.
   void convert_rules() {
+    find_parents();
     // Rules without any text would be dead ends.
     productive_ = fixpoint([&](ExpressionId e) { return e != kNothing; });
     nullable_ = fixpoint([&](ExpressionId e) { return expressions_.nullable(e); });
@@ -89,6 +90,32 @@ class GrammarConversion {
     return kNothing;
   }
 
+  /// The nodes that each one is part of, flat; rules are so of their bodies' nodes.
+  void find_parents() {
+    const auto& nodes = builder_.nodes();
+    parents_begin_.assign(nodes.size() + 1, 0);
+    for_each_part([&](GrammarNodeId, GrammarNodeId part) { ++parents_begin_[part + 1]; });
+    for (std::size_t i = 1; i < parents_begin_.size(); ++i)
+      parents_begin_[i] += parents_begin_[i - 1];
+    parents_.resize(parents_begin_.back());
+    std::vector<std::uint32_t> next(parents_begin_.begin(), parents_begin_.end() - 1);
+    for_each_part([&](GrammarNodeId id, GrammarNodeId part) { parents_[next[part]++] = id; });
+  }
+
+  template <class Use>
+  void for_each_part(const Use& use) const {
+    const auto& nodes = builder_.nodes();
+    for (GrammarNodeId id = 0; id < nodes.size(); ++id) {
+      const GrammarNode& node = nodes[id];
+      if (node.is_regular) continue;
+      if (node.kind == GrammarNodeKind::kRule) {
+        use(id, builder_.bodies()[node.first]);
+      } else {
+        for (const GrammarNodeId child : builder_.children(node)) use(id, child);
+      }
+    }
+  }
+
   /// By node, the least solution: a sequence has the property if all of its parts have, a choice if
   /// one of them has, a rule if its body has. Linear in the size of the grammar.
   template <class Regular>
@@ -96,7 +123,6 @@ class GrammarConversion {
     const auto& nodes = builder_.nodes();
     std::vector<bool> holds(nodes.size());
     std::vector<std::uint32_t> missing(nodes.size());
-    std::vector<std::vector<GrammarNodeId>> parents(nodes.size());
     std::vector<GrammarNodeId> pending;
     const auto set = [&](GrammarNodeId id) {
       if (holds[id]) return;
@@ -109,20 +135,14 @@ class GrammarConversion {
         if (holds_for_regular(made_[id])) set(id);
         continue;
       }
-      if (node.kind == GrammarNodeKind::kRule) {
-        parents[builder_.bodies()[node.first]].push_back(id);
-        missing[id] = 1;
-        continue;
-      }
       missing[id] = node.kind == GrammarNodeKind::kSequence ? node.count : 1;
-      for (const GrammarNodeId child : builder_.children(node)) parents[child].push_back(id);
       if (node.kind == GrammarNodeKind::kRepeat && node.min == 0) set(id);
     }
     while (!pending.empty()) {
       const GrammarNodeId id = pending.back();
       pending.pop_back();
-      for (const GrammarNodeId parent : parents[id])
-        if (missing[parent] > 0 && --missing[parent] == 0) set(parent);
+      for (std::uint32_t i = parents_begin_[id]; i < parents_begin_[id + 1]; ++i)
+        if (missing[parents_[i]] > 0 && --missing[parents_[i]] == 0) set(parents_[i]);
     }
     return holds;
   }
@@ -130,6 +150,8 @@ class GrammarConversion {
   const GrammarBuilder& builder_;
   Expressions& expressions_;
   std::vector<ExpressionId> made_;
+  std::vector<std::uint32_t> parents_begin_;  ///< by node, in parents_; one more
+  std::vector<GrammarNodeId> parents_;
   std::vector<bool> productive_;
   std::vector<bool> nullable_;
 };
@@ -263,6 +285,50 @@ void CompiledGrammar::fill_bitmask(GrammarState state, std::span<std::int32_t> r
     word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) |
                                      1u << static_cast<unsigned>(token) % 32);
   }
+}
+
+std::optional<char> CompiledGrammar::only_byte(GrammarState state) {
+  if (expressions_.nullable(state)) return std::nullopt;
+  const ByteClasses& classes = expressions_.classes();
+  std::optional<char> only;
+  std::optional<char> blank;
+  std::size_t num_blanks = 0;
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    const auto byte = static_cast<char>(classes.representative(c));
+    if (expressions_.step(state, classes.representative(c)) == kNothing) continue;
+    if (classes.num_bytes(c) == 1 && WhitespaceStyle::is_blank(byte)) {
+      blank = byte;
+      ++num_blanks;
+      continue;
+    }
+    if (only || classes.num_bytes(c) > 1) return std::nullopt;
+    only = byte;
+  }
+  return !only && num_blanks == 1 ? blank : only;
+}
+
+std::string CompiledGrammar::likely_text(GrammarState state, WhitespaceStyle style,
+                                         std::size_t max_bytes) {
+  const Access access(*this);
+  std::string text;
+  while (text.size() < max_bytes) {
+    const std::optional<char> next = only_byte(state);
+    if (!next) return text;
+    const std::size_t begin = text.size();
+    const std::string_view run =
+        WhitespaceStyle::is_blank(*next) ? std::string_view() : style.before(*next);
+    if (!run.empty() && expressions_.step(state, static_cast<unsigned char>(run[0])) != kNothing)
+      text += run;
+    text += *next;
+    for (std::size_t i = begin; i < text.size(); ++i) {
+      state = expressions_.step(state, static_cast<unsigned char>(text[i]));
+      if (state != kNothing) continue;
+      text.resize(i);
+      return text;
+    }
+    style.read(std::string_view(text).substr(begin));
+  }
+  return text;
 }
 
 const CompiledGrammar::Mask& CompiledGrammar::mask(GrammarState state) {
@@ -432,6 +498,16 @@ void GrammarMatcher::move_to(const std::shared_ptr<CompiledGrammar>& grammar) {
 void GrammarMatcher::rollback(std::size_t num_tokens) {
   CHECK(num_tokens < states_.size(), num_tokens, states_.size());
   states_.resize(states_.size() - num_tokens);
+}
+
+std::string GrammarMatcher::likely_text(const WhitespaceStyle& style, std::size_t max_bytes) {
+  std::string text;
+  if (has_ended()) return text;
+  const bool done = with_grammar([&](CompiledGrammar& grammar, GrammarState state) {
+    text = grammar.likely_text(state, style, max_bytes);
+  });
+  failure_.reset();  // masks tell of it
+  return done ? text : std::string();
 }
 
 std::size_t GrammarMatcher::words_per_row() const { return grammar_->vocabulary().num_words(); }

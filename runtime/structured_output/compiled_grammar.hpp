@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "runtime/structured_output/expressions.hpp"
 #include "runtime/structured_output/grammar_builder.hpp"
 #include "runtime/structured_output/grammar_vocabulary.hpp"
+#include "runtime/structured_output/whitespace_style.hpp"
 
 namespace troupe {
 
@@ -52,6 +54,10 @@ class CompiledGrammar {
   /// A bit for each token that fits. Pre: row.size() == vocabulary().num_words().
   void fill_bitmask(GrammarState state, std::span<std::int32_t> row);
 
+  /// The text behind the state as far as the grammar leaves no choice but that of white space, at
+  /// most max_bytes of it.
+  std::string likely_text(GrammarState state, WhitespaceStyle style, std::size_t max_bytes);
+
   [[nodiscard]] const GrammarVocabulary& vocabulary() const noexcept { return *vocabulary_; }
   /// Memory that it takes, without the vocabulary. Waits for nothing.
   [[nodiscard]] std::size_t num_bytes() const noexcept { return num_bytes_; }
@@ -75,6 +81,9 @@ class CompiledGrammar {
       std::shared_ptr<const GrammarBuilder> source,
       std::shared_ptr<const GrammarVocabulary> vocabulary);
 
+  /// The one byte that may follow, if need be beside blanks; none if there are others, or if
+  /// nothing need follow.
+  std::optional<char> only_byte(GrammarState state);
   const Mask& mask(GrammarState state);
   Mask compute_mask(GrammarState state);
   /// Plain characters (those of the vocabulary's slices) that the expression surely takes.
@@ -127,6 +136,9 @@ class GrammarMatcher {
   /// A bit for each token that is accepted next. Where a limit of the grammar is reached, no bit is
   /// set but those of stop tokens. Pre: row.size() == words_per_row().
   void fill_bitmask(std::span<std::int32_t> row);
+  /// As CompiledGrammar's, behind the last token. Empty where a limit is reached.
+  std::string likely_text(const WhitespaceStyle& style, std::size_t max_bytes);
+  [[nodiscard]] const GrammarVocabulary& vocabulary() const { return grammar_->vocabulary(); }
   /// Of the last call, if a limit of the grammar was reached.
   [[nodiscard]] const std::optional<Error>& failure() const noexcept { return failure_; }
 

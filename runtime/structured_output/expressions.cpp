@@ -24,25 +24,32 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t value) {
 
 ByteClasses::ByteClasses(std::span<const ByteSet> sets) {
   std::array<std::uint32_t, 256> group{};
+  std::array<std::uint32_t, 256> size{256};
   std::uint32_t num_groups = 1;
   for (const ByteSet& set : sets) {
     // Each group is split in what is in the set and what is not.
-    std::array<std::int32_t, 256> inside;
-    std::array<bool, 256> outside{};
-    inside.fill(-1);
-    for (std::size_t b = 0; b < 256; ++b)
-      if (!set.test(b)) outside[group[b]] = true;
-    for (std::size_t b = 0; b < 256; ++b) {
-      if (!set.test(b) || !outside[group[b]]) continue;
-      std::int32_t& split = inside[group[b]];
-      if (split < 0) split = static_cast<std::int32_t>(num_groups++);
-      group[b] = static_cast<std::uint32_t>(split);
+    std::array<std::uint32_t, 256> inside{};
+    std::array<std::uint32_t, 256> split{};
+    for (std::size_t b = set._Find_first(); b < 256; b = set._Find_next(b)) ++inside[group[b]];
+    for (std::size_t b = set._Find_first(); b < 256; b = set._Find_next(b)) {
+      const std::uint32_t old = group[b];
+      if (inside[old] == size[old] && split[old] == 0) continue;
+      if (split[old] == 0) {
+        split[old] = num_groups++;
+        size[split[old]] = inside[old];
+        size[old] -= inside[old];
+      }
+      group[b] = split[old];
     }
     if (num_groups == 256) break;
   }
   for (std::size_t b = 0; b < 256; ++b) of_[b] = static_cast<std::uint8_t>(group[b]);
   representatives_.resize(num_groups);
-  for (std::size_t b = 256; b-- > 0;) representatives_[of_[b]] = static_cast<unsigned char>(b);
+  num_bytes_.resize(num_groups);
+  for (std::size_t b = 256; b-- > 0;) {
+    representatives_[of_[b]] = static_cast<unsigned char>(b);
+    ++num_bytes_[of_[b]];
+  }
 }
 
 std::bitset<256> ByteClasses::of(const ByteSet& set) const {

@@ -32,12 +32,14 @@ class ByteClasses {
   [[nodiscard]] std::size_t size() const noexcept { return representatives_.size(); }
   [[nodiscard]] std::uint8_t of(unsigned char byte) const noexcept { return of_[byte]; }
   [[nodiscard]] unsigned char representative(std::size_t c) const { return representatives_[c]; }
+  [[nodiscard]] std::size_t num_bytes(std::size_t c) const { return num_bytes_[c]; }
   /// Pre: the set is a union of classes.
   [[nodiscard]] std::bitset<256> of(const ByteSet& set) const;
 
  private:
   std::array<std::uint8_t, 256> of_{};
   std::vector<unsigned char> representatives_;
+  std::vector<std::uint16_t> num_bytes_;
 };
 
 /// Owns all expressions of one grammar. Invariants: no two are alike; none but kNothing stands for
@@ -135,7 +137,7 @@ class Expressions {
 
  private:
   static constexpr std::uint32_t kNoRow = std::numeric_limits<std::uint32_t>::max();
-  static constexpr std::size_t kRowsPerChunk = 256;
+  static constexpr std::size_t kRowsPerChunk = 32;
   class Depth;
 
   ExpressionId intern(Node node, std::span<const ExpressionId> children = {});

@@ -39,6 +39,9 @@ class GrammarCache {
   /// Null: it is not kept.
   std::shared_ptr<CompiledGrammar> find(const StructuredOutputsParams& what);
 
+  [[nodiscard]] const std::shared_ptr<const Tokenizer>& tokenizer() const noexcept {
+    return tokenizer_;
+  }
   [[nodiscard]] std::size_t size() const;
 
  private:

@@ -23,8 +23,9 @@ std::vector<TokenId> end_tokens(const SamplingParams& params) {
 }
 
 std::unique_ptr<Grammar> request_grammar(std::shared_ptr<CompiledGrammar> grammar,
-                                         const SamplingParams& params) {
-  return std::make_unique<RequestGrammar>(GrammarMatcher(std::move(grammar), end_tokens(params)));
+                                         const SamplingParams& params, const GrammarCache& cache) {
+  return std::make_unique<RequestGrammar>(GrammarMatcher(std::move(grammar), end_tokens(params)),
+                                          cache.tokenizer());
 }
 
 /// Every request of the step ends with the error.
@@ -107,13 +108,13 @@ GrammarPool::~GrammarPool() = default;
 
 void GrammarPool::compile(const SamplingParams& params, Done done) {
   if (auto known = cache_->find(*params.structured_outputs))
-    return done(request_grammar(std::move(known), params));
+    return done(request_grammar(std::move(known), params, *cache_));
   compilers_->add([cache = cache_, params, done = std::move(done)] {
     std::optional<Result<std::unique_ptr<Grammar>>> result;
     const auto thrown = guard([&] {
       auto compiled = cache->get(*params.structured_outputs);
       if (compiled.ok()) {
-        result.emplace(request_grammar(*std::move(compiled), params));
+        result.emplace(request_grammar(*std::move(compiled), params, *cache));
       } else {
         result.emplace(std::move(compiled).error());
       }

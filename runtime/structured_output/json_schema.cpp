@@ -55,7 +55,7 @@ class SchemaConversion {
     while (!pending_.empty()) {
       const auto [rule, schema] = std::move(pending_.front());
       pending_.pop_front();
-      builder_.set_body(rule, resolved_value(resolver_.resolve(schema)));
+      builder_.set_body(rule, resolved_value_of(schema));
     }
   }
 
@@ -108,7 +108,12 @@ class SchemaConversion {
         return builder_.rule(*root_rule_);
       return rule_for(schema);
     }
-    return resolved_value(resolver_.resolve(schema));
+    return resolved_value_of(schema);
+  }
+
+  GrammarNodeId resolved_value_of(const Json& schema) {
+    const Json* const resolved = resolver_.resolved(schema);
+    return resolved_value(resolved != nullptr ? *resolved : resolver_.resolve(schema));
   }
 
   GrammarNodeId resolved_value(const Json& schema) {
@@ -644,9 +649,14 @@ class SchemaConversion {
       }
       properties.push_back({name, is_required, node});
     };
+    const Json& patterns = property(schema, "patternProperties");
     for (const auto& [name, inner] : named.items()) {
+      if (patterns.empty()) {
+        add(name, inner);
+        continue;
+      }
       Json schema_of_name = inner;
-      for (const auto& [pattern, also] : property(schema, "patternProperties").items())
+      for (const auto& [pattern, also] : patterns.items())
         if (resolver_.name_matches(pattern, name)) schema_of_name = all_of(schema_of_name, also);
       add(name, schema_of_name);
     }
@@ -690,7 +700,7 @@ class SchemaConversion {
       return *others;
     };
     const Json& patterns = property(schema, "patternProperties");
-    const Json additional_schema = additional(schema);
+    const Json& additional_schema = additional(schema);
     std::vector<GrammarNodeId> pairs;
     if (patterns.empty()) {
       if (additional_schema == Json(false)) return b.nothing();

@@ -1,17 +1,80 @@
 #include "runtime/structured_output/request_grammar.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/check.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
+namespace {
+
+/// More would be cut for nothing: a token has four bytes and more.
+constexpr std::size_t kMaxLikelyBytes = 256;
+
+/// The tokens of `text` as the tokenizer cuts it behind a line break, which no token of other text
+/// joins. None of a part whose tokens stand for something else.
+std::vector<TokenId> cut(const Tokenizer& tokenizer, const GrammarVocabulary& vocabulary,
+                         std::string_view text) {
+  std::vector<TokenId> tokens;
+  const std::string behind_break = "\n" + std::string(text);
+  const auto ids = tokenizer.encode(behind_break, /*add_special_tokens=*/false);
+  if (!ids.ok()) return tokens;
+  std::string_view left = behind_break;
+  for (const TokenId id : *ids) {
+    std::string_view bytes;
+    if (id >= 0 && static_cast<std::size_t>(id) < vocabulary.size()) bytes = vocabulary.bytes(id);
+    if (left.size() == behind_break.size() && bytes == " ") continue;  // the decoder's own
+    if (bytes.empty() || !left.starts_with(bytes)) return tokens;
+    const bool is_break = left.size() == behind_break.size();
+    if (is_break && bytes.size() > 1) return tokens;
+    left.remove_prefix(bytes.size());
+    if (!is_break) tokens.push_back(id);
+  }
+  return tokens;
+}
+
+/// The tokens of `text`, special ones between their marks. The last one is left out if what follows
+/// the text may be part of it.
+std::vector<TokenId> likely_tokens_of(const Tokenizer& tokenizer,
+                                      const GrammarVocabulary& vocabulary, std::string_view text) {
+  constexpr char kMark = GrammarVocabulary::kSpecialMark;
+  std::vector<TokenId> tokens;
+  while (!text.empty()) {
+    if (text.front() == kMark) {
+      const std::size_t end = text.find(kMark, 1);
+      if (end == std::string_view::npos) return tokens;
+      const auto special = tokenizer.token_to_id(text.substr(1, end - 1));
+      if (!special) return tokens;
+      tokens.push_back(*special);
+      text.remove_prefix(end + 1);
+      continue;
+    }
+    const std::string_view plain = text.substr(0, text.find(kMark));
+    const std::vector<TokenId> cut_tokens = cut(tokenizer, vocabulary, plain);
+    std::size_t num_bytes = 0;
+    for (const TokenId token : cut_tokens) num_bytes += vocabulary.bytes(token).size();
+    tokens.insert(tokens.end(), cut_tokens.begin(), cut_tokens.end());
+    if (num_bytes < plain.size()) return tokens;
+    text.remove_prefix(plain.size());
+    const auto last = static_cast<unsigned char>(plain.back());
+    const bool is_open = last <= ' ' || last >= 0x80 || std::isalnum(last) != 0;
+    if (text.empty() && is_open && !tokens.empty()) tokens.pop_back();
+  }
+  return tokens;
+}
+
+}  // namespace
 
 /// Used by one masker after another.
 struct RequestGrammar::Shared {
   GrammarMatcher matcher;
-  std::optional<TokenId> refused;  ///< a token of the request that was not accepted
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<TokenId> refused = std::nullopt;  ///< a token of the request that was not accepted
+  WhitespaceStyle style = {};                     ///< of the request's tokens
 };
 
 class RequestGrammar::Masker final : public GrammarMasker {
@@ -21,10 +84,13 @@ class RequestGrammar::Masker final : public GrammarMasker {
 
   bool accept(TokenId token) override {
     take_tokens();
-    return !shared_->refused && shared_->matcher.accept(token);
+    if (shared_->refused || !shared_->matcher.accept(token)) return false;
+    drafts_.push_back(token);
+    return true;
   }
   void rollback(std::size_t num_tokens) override {
     if (num_tokens > 0) shared_->matcher.rollback(num_tokens);
+    drafts_.resize(drafts_.size() - num_tokens);
   }
   void fill_bitmask(std::span<std::int32_t> row) override {
     take_tokens();
@@ -33,6 +99,17 @@ class RequestGrammar::Masker final : public GrammarMasker {
     } else {
       shared_->matcher.fill_bitmask(row);
     }
+  }
+  std::vector<TokenId> likely_tokens(std::size_t max_tokens) override {
+    take_tokens();
+    if (shared_->refused || shared_->tokenizer == nullptr) return {};
+    const GrammarVocabulary& vocabulary = shared_->matcher.vocabulary();
+    WhitespaceStyle style = shared_->style;
+    for (const TokenId draft : drafts_) style.read(text_of(draft));
+    const std::string text = shared_->matcher.likely_text(style, kMaxLikelyBytes);
+    std::vector<TokenId> tokens = likely_tokens_of(*shared_->tokenizer, vocabulary, text);
+    tokens.resize(std::min(tokens.size(), max_tokens));
+    return tokens;
   }
   [[nodiscard]] std::optional<Error> why_nothing_fits() const override {
     if (shared_->matcher.failure()) return shared_->matcher.failure();
@@ -49,16 +126,26 @@ class RequestGrammar::Masker final : public GrammarMasker {
 
  private:
   void take_tokens() {
-    for (const TokenId token : std::exchange(tokens_, {}))
+    for (const TokenId token : std::exchange(tokens_, {})) {
       if (!shared_->refused && !shared_->matcher.accept(token)) shared_->refused = token;
+      if (!shared_->refused) shared_->style.read(text_of(token));
+    }
+  }
+
+  /// Empty for a stop token that is none of the vocabulary's.
+  [[nodiscard]] std::string_view text_of(TokenId token) const {
+    const GrammarVocabulary& vocabulary = shared_->matcher.vocabulary();
+    if (token < 0 || static_cast<std::size_t>(token) >= vocabulary.size()) return {};
+    return vocabulary.bytes(token);
   }
 
   std::shared_ptr<Shared> shared_;
   std::vector<TokenId> tokens_;  ///< that the matcher has not got yet
+  std::vector<TokenId> drafts_;  ///< accepted behind them
 };
 
-RequestGrammar::RequestGrammar(GrammarMatcher matcher)
-    : shared_(std::make_shared<Shared>(Shared{std::move(matcher), std::nullopt})),
+RequestGrammar::RequestGrammar(GrammarMatcher matcher, std::shared_ptr<const Tokenizer> tokenizer)
+    : shared_(std::make_shared<Shared>(Shared{std::move(matcher), std::move(tokenizer)})),
       words_per_row_(shared_->matcher.words_per_row()) {}
 
 bool RequestGrammar::accept(TokenId token) {

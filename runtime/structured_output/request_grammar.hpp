@@ -9,11 +9,15 @@
 
 namespace troupe {
 
+class Tokenizer;
+
 /// Notes the request's tokens. Its maskers, on another thread, give them to the matcher that they
 /// share: the Scheduler never waits for what a grammar takes.
 class RequestGrammar final : public Grammar {
  public:
-  explicit RequestGrammar(GrammarMatcher matcher);
+  /// Without a tokenizer it proposes nothing.
+  explicit RequestGrammar(GrammarMatcher matcher,
+                          std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 
   /// True; whether it is accepted, the next masker finds out.
   bool accept(TokenId token) override;

@@ -74,9 +74,18 @@ const Json& property(const Json& schema, const char* key) {
   return *found;
 }
 
-Json additional(const Json& schema) {
+namespace {
+
+const Json& anything() {
+  static const Json kAnything = true;
+  return kAnything;
+}
+
+}  // namespace
+
+const Json& additional(const Json& schema) {
   const auto found = schema.find("additionalProperties");
-  return found == schema.end() ? Json(true) : *found;
+  return found == schema.end() ? anything() : *found;
 }
 
 Json all_of(const Json& a, const Json& b) {
@@ -92,11 +101,11 @@ Json any_of(const Json& schemas) {
 
 Json without(const std::string& property) { return Json{{"properties", {{property, false}}}}; }
 
-Json item_schema(const Json& schema, std::size_t index) {
+const Json& item_schema(const Json& schema, std::size_t index) {
   const auto prefix = schema.find("prefixItems");
   if (prefix != schema.end() && index < prefix->size()) return (*prefix)[index];
   const auto items = schema.find("items");
-  return items == schema.end() ? Json(true) : *items;
+  return items == schema.end() ? anything() : *items;
 }
 
 Json types_of(const Json& schema) {

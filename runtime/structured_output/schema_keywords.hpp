@@ -42,6 +42,7 @@ class Nesting {
 };
 
 [[nodiscard]] std::string_view type_of(const Json& value);
+/// `types`: a list, or one.
 [[nodiscard]] bool includes_type(const Json& types, std::string_view type);
 /// The types of its values, as far as `enum` and `type` say.
 [[nodiscard]] Json types_of(const Json& schema);
@@ -52,8 +53,8 @@ class Nesting {
 /// The object of that keyword, an empty one if there is none.
 [[nodiscard]] const Json& property(const Json& schema, const char* key);
 /// Of properties that neither `properties` nor `patternProperties` concern.
-[[nodiscard]] Json additional(const Json& schema);
-[[nodiscard]] Json item_schema(const Json& schema, std::size_t index);
+[[nodiscard]] const Json& additional(const Json& schema);
+[[nodiscard]] const Json& item_schema(const Json& schema, std::size_t index);
 
 [[nodiscard]] Json all_of(const Json& a, const Json& b);
 [[nodiscard]] Json any_of(const Json& schemas);

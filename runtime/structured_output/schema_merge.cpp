@@ -34,7 +34,7 @@ void merge_arrays(const Json& a, const Json& b, Json& result) {
 
 }  // namespace
 
-Json SchemaResolver::merge(const Json& a, const Json& b) {
+Json SchemaResolver::merge(Json a, Json b) {
   if (++num_merges_ > kMaxMerges)
     refuse("more than " + std::to_string(kMaxMerges) + " schemas to be joined");
   if (a == Json(false) || b == Json(false)) return false;

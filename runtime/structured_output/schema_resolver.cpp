@@ -59,6 +59,33 @@ bool is_one_of(const std::array<std::string_view, kSize>& names, const std::stri
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Is the keyword in a resolved schema what it was before?
+bool is_resolved_keyword(const std::string& key, const Json& argument) {
+  const auto is_type = [](const Json& type) {
+    return type.is_string() && std::find(kTypes.begin(), kTypes.end(),
+                                         type.get_ref<const std::string&>()) != kTypes.end();
+  };
+  if (key == "type")
+    return is_type(argument) ||
+           (argument.is_array() && std::all_of(argument.begin(), argument.end(), is_type));
+  if (!is_one_of(kKept, key) || key == "additionalItems") return false;
+  if (key == "items") return !argument.is_array();
+  if (key == "exclusiveMinimum" || key == "exclusiveMaximum") return !argument.is_boolean();
+  if (key == "required")
+    return argument.is_array() && std::all_of(argument.begin(), argument.end(),
+                                              [](const Json& name) { return name.is_string(); });
+  return true;
+}
+
+/// Annotations, and what other schemas refer to.
+bool says_nothing(const std::string& key) {
+  static constexpr std::array<std::string_view, 16> kAnnotations{
+      "title",    "description", "default", "examples", "example",     "$schema",
+      "$comment", "$id",         "id",      "$defs",    "definitions", "deprecated",
+      "readOnly", "writeOnly",   "$anchor", "comment"};
+  return is_one_of(kAnnotations, key);
+}
+
 void old_drafts(Json& schema) {
   for (const auto& [bound, exclusive] :
        {std::pair{"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}}) {
@@ -185,10 +212,10 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
   for (const auto& [key, argument] : schema.items()) {
     if (is_one_of(kRefused, key)) refuse("the keyword " + quote(key) + " is not supported");
     if (key == "$ref") {
-      result = merge(result, resolve(target_of(argument), depth + 1));
+      result = merge(std::move(result), resolve(target_of(argument), depth + 1));
     } else if (key == "allOf") {
       for (const Json& part : list_of_schemas(key, argument))
-        result = merge(result, resolve(part, depth + 1));
+        result = merge(std::move(result), resolve(part, depth + 1));
     } else if (key == "anyOf") {
       any_ofs.push_back(list_of_schemas(key, argument));
     } else if (key == "oneOf") {
@@ -235,7 +262,35 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
       !own.contains("additionalProperties"))
     own["additionalProperties"] = false;
   if (!any_ofs.empty()) own[kAnyOfs] = std::move(any_ofs);
-  return merge(result, own);
+  return merge(std::move(result), std::move(own));
+}
+
+const Json* SchemaResolver::resolved(const Json& unresolved) const {
+  const Json* schema = &unresolved;
+  for (int depth = 0; depth < kMaxResolutions; ++depth) {
+    if (schema->is_boolean()) return schema;
+    if (!schema->is_object()) return nullptr;
+    const Json* reference = nullptr;
+    bool has_others = false;
+    for (const auto& [key, argument] : schema->items()) {
+      if (key == "$ref") {
+        reference = &argument;
+      } else if (is_resolved_keyword(key, argument)) {
+        has_others = true;
+      } else if (!says_nothing(key)) {
+        return nullptr;
+      }
+    }
+    if (reference == nullptr) {
+      const bool is_closed = options_.disable_additional_properties &&
+                             schema->contains("properties") &&
+                             !schema->contains("additionalProperties");
+      return is_closed ? nullptr : schema;
+    }
+    if (has_others) return nullptr;
+    schema = &target_of(*reference);
+  }
+  return nullptr;
 }
 
 Json SchemaResolver::of_unnamed(const Json& schema, const std::string& name) {

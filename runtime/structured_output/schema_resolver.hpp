@@ -31,8 +31,11 @@ class SchemaResolver {
   /// Where a $ref leads to.
   [[nodiscard]] const Json& target_of(const Json& reference) const;
   Json resolve(const Json& schema, int depth = 0);
+  /// The schema, or what it refers to, if that is resolved but for keywords that say nothing of a
+  /// value: most are, and a copy of each would hold all that is in it. Null: resolve() it.
+  [[nodiscard]] const Json* resolved(const Json& schema) const;
   /// A schema for what both take. Pre: both are resolved; so is the result.
-  Json merge(const Json& a, const Json& b);
+  Json merge(Json a, Json b);
   /// Schemas that together take exactly the values that this one does not take, for a list of
   /// alternatives; none if that cannot be said.
   std::optional<Json> others(const Json& schema);

@@ -145,6 +145,25 @@ class TagConversion {
     return builder_.repeat(one, 0);
   }
 
+  /// Regular expressions; none if there is no such field.
+  static Texts patterns(const Json& object, const char* name, const std::string& where) {
+    Texts found;
+    if (!object.contains(name)) return found;
+    for (const Json& pattern : list(object, name, where)) {
+      if (!pattern.is_string()) fail(where + "." + name + " must have strings");
+      found.push_back(pattern.get<std::string>());
+    }
+    return found;
+  }
+  /// Those of `text` that do not begin as one of the patterns says.
+  GrammarNodeId not_beginning(GrammarNodeId text, const Texts& patterns) {
+    if (patterns.empty()) return text;
+    std::vector<GrammarNodeId> refused;
+    for (const std::string& pattern : patterns)
+      refused.push_back(builder_.sequence({add_regex(builder_, pattern, {}), any_bytes()}));
+    return builder_.intersection(text, builder_.complement(builder_.choice(refused)));
+  }
+
   GrammarNodeId schema(const Json& source) {
     if (source.is_boolean() || source.is_object())
       return add_json_schema(builder_, source.dump(), options_);
@@ -176,11 +195,12 @@ class TagConversion {
       return add_ebnf_or_lark(builder_, plain_text(source, "grammar", where));
     }
     if (type == "any_text") {
-      allow(source, {"type", "excludes", "special_tokens"}, where);
+      allow(source, {"type", "excludes", "not_at_start", "special_tokens"}, where);
       Texts excluded = ends;
       if (source.contains("excludes") && !source["excludes"].empty())
         std::ranges::copy(texts(source, "excludes", where), std::back_inserter(excluded));
-      return text_without(excluded, names_special_tokens(source, where));
+      return not_beginning(text_without(excluded, names_special_tokens(source, where)),
+                           patterns(source, "not_at_start", where));
     }
     if (type == "sequence" || type == "or") {
       allow(source, {"type", "elements"}, where);
@@ -194,13 +214,14 @@ class TagConversion {
     if (type == "triggered_tags") {
       allow(source,
             {"type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes",
-             "special_tokens"},
+             "not_at_start", "special_tokens"},
             where);
       Texts excluded = ends;
       if (source.contains("excludes") && !source["excludes"].empty())
         std::ranges::copy(texts(source, "excludes", where), std::back_inserter(excluded));
       return triggered(texts(source, "triggers", where), tags(source, where),
                        {.excluded = std::move(excluded),
+                        .not_at_start = patterns(source, "not_at_start", where),
                         .at_least_one = flag(source, "at_least_one", where),
                         .stop_after_first = flag(source, "stop_after_first", where),
                         .has_special_tokens = names_special_tokens(source, where)},
@@ -267,6 +288,7 @@ class TagConversion {
   /// Of the text around triggered tags.
   struct FreeText {
     Texts excluded;
+    Texts not_at_start = {};  ///< of the whole
     bool at_least_one = false;
     bool stop_after_first = false;
     bool has_special_tokens = false;
@@ -289,9 +311,16 @@ class TagConversion {
       if (std::string spelled = shown(trigger); spelled != trigger)
         text.excluded.push_back(std::move(spelled));
     const GrammarNodeId free = text_without(text.excluded, text.has_special_tokens);
-    const GrammarNodeId next = builder_.sequence({free, builder_.choice(reachable)});
-    if (text.stop_after_first) return text.at_least_one ? next : builder_.choice({next, free});
-    return builder_.sequence({builder_.repeat(next, text.at_least_one ? 1 : 0), free});
+    const GrammarNodeId one = builder_.choice(reachable);
+    const GrammarNodeId next = builder_.sequence({free, one});
+    if (text.not_at_start.empty()) {
+      if (text.stop_after_first) return text.at_least_one ? next : builder_.choice({next, free});
+      return builder_.sequence({builder_.repeat(next, text.at_least_one ? 1 : 0), free});
+    }
+    const GrammarNodeId start = not_beginning(free, text.not_at_start);
+    GrammarNodeId all = builder_.sequence({start, one});
+    if (!text.stop_after_first) all = builder_.sequence({all, builder_.repeat(next, 0), free});
+    return text.at_least_one ? all : builder_.choice({all, start});
   }
 
   GrammarNodeId separated(const Json& source, const std::string& where) {

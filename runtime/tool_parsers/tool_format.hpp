@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,10 +46,13 @@ struct ToolFormat {
   /// May stand between two calls.
   std::string_view separator = {};
   CallIds ids = CallIds::kOpenAi;
-  /// Its markers are special tokens in the vocabularies of its models.
+  /// Its markers are special tokens in the vocabularies of its models: of all of them, or, where a
+  /// vocabulary tells (format_with), of one.
   bool has_special_tokens = false;
   /// Of `patterns`: those that its models write. Calls are held to them.
   std::vector<std::size_t> held = {0};
+  /// Others that they may write. Where a model decides whether it calls, these are held, too.
+  std::vector<std::size_t> also_held = {};
   /// What its models write between two calls that are not in a list.
   std::string_view between = "\n";
   std::string_view arguments_key =
@@ -73,6 +77,9 @@ enum class ToolStrictLevel : std::uint8_t {
 [[nodiscard]] std::span<const ToolFormat> tool_formats();
 /// By name or alias; null if there is none.
 [[nodiscard]] const ToolFormat* find_tool_format(std::string_view name);
+/// The same format, with has_special_tokens if one of these tokens is in its markers.
+[[nodiscard]] const ToolFormat* format_with(const ToolFormat& format,
+                                            std::span<const std::string> special_tokens);
 /// By the source of a chat template; null if it renders no calls, or in an unknown format.
 [[nodiscard]] const ToolFormat* detect_tool_format(std::string_view chat_template);
 

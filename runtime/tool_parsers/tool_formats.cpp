@@ -88,7 +88,7 @@ const std::vector<ToolFormat> kFormats = {
                   "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{json}<|call|>",
                   "<|channel|>commentary to=functions.{name}<|message|>{json}<|call|>"},
      .markers = kHarmonyMarkers,
-     .has_special_tokens = true, .held = {2}, .between = "", .without_tools = &kHarmonyTexts,
+     .has_special_tokens = true, .held = {2}, .also_held = {0, 1, 3}, .between = "", .without_tools = &kHarmonyTexts,
      .templates = {{"<|channel|>", "<|constrain|>"}}},
     {.name = "phi4_mini_json",
      .patterns = {"functools{objects}", "<|tool_call|>{objects}<|/tool_call|>"},
@@ -99,14 +99,14 @@ const std::vector<ToolFormat> kFormats = {
      .templates = {{"<tool_call>"}}},
     {.name = "llama4_pythonic",
      .patterns = {"<|python_start|>[{python}]<|python_end|>", "[{python}]"},
-     .has_special_tokens = true, .held = {1},
+     .has_special_tokens = true, .held = {1}, .also_held = {0},
      .templates = {{"<|python_start|>"}, {"<|header_start|>"}}},
     {.name = "pythonic",
      .patterns = {"[{python}]"},
      .templates = {{"[func_name1("}}},
     {.name = "llama3_json", .aliases = {"llama4_json"},
      .patterns = {"<|python_tag|>{object}", "{object}"},
-     .separator = ";", .has_special_tokens = true, .held = {1}, .between = "; ", .arguments_key = "parameters",
+     .separator = ";", .has_special_tokens = true, .held = {1}, .also_held = {0}, .between = "; ", .arguments_key = "parameters",
      .templates = {{"<|start_header_id|>", "\"parameters\""}}},
 };
 // clang-format on
@@ -124,6 +124,24 @@ std::span<const ToolFormat> tool_formats() { return kFormats; }
 
 const ToolFormat* find_tool_format(std::string_view name) {
   return find_format(tool_formats(), name);
+}
+
+const ToolFormat* format_with(const ToolFormat& format,
+                              std::span<const std::string> special_tokens) {
+  static const std::vector<ToolFormat> kSpecial = [] {
+    std::vector<ToolFormat> formats = kFormats;
+    for (ToolFormat& each : formats) each.has_special_tokens = true;
+    return formats;
+  }();
+  std::vector<std::string_view> texts = format.patterns;
+  texts.insert(texts.end(), format.markers.begin(), format.markers.end());
+  texts.insert(texts.end(), {format.parameter, format.section_begin, format.section_end});
+  const bool has_special = std::ranges::any_of(special_tokens, [&](const std::string& token) {
+    return std::ranges::any_of(
+        texts, [&](std::string_view text) { return text.find(token) != std::string_view::npos; });
+  });
+  if (!has_special) return &format;
+  return find_format(std::span<const ToolFormat>(kSpecial), format.name);
 }
 
 const ToolFormat* detect_tool_format(std::string_view chat_template) {

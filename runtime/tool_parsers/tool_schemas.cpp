@@ -153,6 +153,50 @@ Json any_arguments(const Json& tool, const CallPattern& pattern) {
   return schema;
 }
 
+constexpr std::string_view kSpaceRegex = R"(\s{0,4})";
+
+/// A regular expression of exactly this text.
+std::string regex_of(std::string_view text) {
+  std::string regex;
+  for (const char c : text) {
+    if (has_any(R"(\^$.|?*+()[]{}/-)", {&c, 1})) regex += '\\';
+    regex += c;
+  }
+  return regex;
+}
+
+/// {"name": "f"
+std::string named_object_regex(const std::string& name, const std::string& space) {
+  return R"(\{)" + space + "\"name\"" + space + ":" + space + regex_of(Json(name).dump());
+}
+
+/// Up to the arguments, with the spaces that models write.
+std::string object_regex(const std::string& name) {
+  const std::string space(kSpaceRegex);
+  return named_object_regex(name, space) + space + "," + space + "\"(parameters|arguments)\"" +
+         space + ":" + space;
+}
+
+/// How calls of this function begin, with any spaces, where no marker tells them from text.
+std::string begin_regex(const CallPattern& pattern, const std::string& name) {
+  const std::string any_space = R"(\s*)";
+  std::string regex = any_space;
+  for (const PatternPart& part : pattern) {
+    switch (part.kind) {
+      case PatternPartKind::kLiteral:
+        regex += regex_of(part.literal) + any_space;
+        break;
+      case PatternPartKind::kObject:
+        return regex + named_object_regex(name, any_space);
+      case PatternPartKind::kPython:
+        return regex + regex_of(name) + any_space + R"(\()";
+      default:
+        return regex + regex_of(name);
+    }
+  }
+  return regex;
+}
+
 /// A call as a tag of its own, between two texts that are around all calls of a list, if there are
 /// such.
 struct HeldCall {
@@ -176,9 +220,10 @@ Json id_format(CallIds ids) {
 
 std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& pattern,
                                   const std::string& name, const Json& schema,
-                                  const ToolDeclarations& tools) {
+                                  const ToolDeclarations& tools, bool is_required) {
   HeldCall held;
   std::string begin, end;
+  std::string end_regex;
   std::string call_end;           // of a call in a list
   Json elements = Json::array();  // between them
   std::string behind_element;     // text that is not in `elements` yet
@@ -205,9 +250,15 @@ std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& p
         if (elements.back().is_null()) return std::nullopt;
         continue;
       case PatternPartKind::kObject:
+        has_name = true;
+        if (!is_required && trigger_of(pattern).empty()) {
+          // That it is a call is known when its name is there: the model has chosen its spaces.
+          add({{"type", "regex"}, {"pattern", object_regex(name)}});
+          end_regex = std::string(kSpaceRegex) + R"(\})";
+          break;
+        }
         begin += object_begin;
         end += "}";
-        has_name = true;
         break;
       case PatternPartKind::kObjects:
         held.list_begin = std::exchange(begin, object_begin) + "[";
@@ -235,6 +286,7 @@ std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& p
   if (!has_arguments || !has_name || content.is_null()) return std::nullopt;
   if (!elements.empty()) {
     add(std::move(content));
+    if (!end_regex.empty()) add({{"type", "regex"}, {"pattern", end_regex}});
     content = {{"type", "sequence"}, {"elements", std::move(elements)}};
   }
   if (!held.list_begin.empty()) held.list_end += std::exchange(end, call_end);
@@ -246,7 +298,8 @@ std::optional<HeldCall> held_call(const ToolFormat& format, const CallPattern& p
 struct HeldCalls {
   Json all;             ///< FORMAT of one or more calls
   Json tags;            ///< how they may begin in a text
-  std::string trigger;  ///< of the tags; empty: nothing tells a call from text
+  std::string trigger;  ///< of the tags; empty: calls cannot be told from text
+  Json begins;          ///< then: regular expressions of how an answer begins that is a call
 };
 
 std::string_view without_space_behind(std::string_view text) {
@@ -258,15 +311,17 @@ Result<std::optional<HeldCalls>> held_calls(const ToolFormat& format, std::size_
                                             const CallRule& rule) {
   const CallPattern pattern = compile_pattern(format.patterns[number]);
   std::optional<HeldCall> call;
-  Json tags = Json::array();
+  Json tags = Json::array(), begins = Json::array();
   for (const Json& tool : tools) {
     const std::string name = tool.at("function").at("name").get<std::string>();
     if (!rule.function.empty() && rule.function != name) continue;
     const bool by_schema =
         rule.required || is_strict(tool) || rule.strict_level == ToolStrictLevel::kParameter;
     call = held_call(format, pattern, name,
-                     by_schema ? parameters_of(tool) : any_arguments(tool, pattern), declarations);
+                     by_schema ? parameters_of(tool) : any_arguments(tool, pattern), declarations,
+                     rule.required);
     if (!call) return std::optional<HeldCalls>();
+    begins.push_back(begin_regex(pattern, name));
     tags.push_back(std::move(call->tag));
   }
   if (tags.empty())
@@ -288,11 +343,14 @@ Result<std::optional<HeldCalls>> held_calls(const ToolFormat& format, std::size_
                 {"end", call->list_end + std::string(format.section_end)}};
     held.tags = Json::array({held.all});
   }
-  // Other text may begin alike.
-  if (std::ranges::any_of(format.markers, [&](std::string_view marker) {
-        return marker.starts_with(held.trigger);
-      }))
-    held.trigger.clear();
+  // Other text may begin alike: then all that stands before the name tells them apart.
+  const auto begins_text = [&] {
+    return std::ranges::any_of(
+        format.markers, [&](std::string_view marker) { return marker.starts_with(held.trigger); });
+  };
+  if (begins_text()) held.trigger = pattern.front().literal;
+  if (begins_text()) held.trigger.clear();
+  held.begins = std::move(begins);
   return std::optional(std::move(held));
 }
 
@@ -316,9 +374,19 @@ Result<std::optional<std::string>> calls_tag(const ToolFormat& format, std::stri
   const Json tools = Json::parse(tools_json, nullptr, false);
   ASSIGN_OR_RETURN(const ToolDeclarations declarations, ToolDeclarations::parse(tools_json));
   Json alternatives = Json::array(), tags = Json::array(), triggers = Json::array();
-  for (const std::size_t number : format.held) {
+  Json at_start = Json::array(), begins = Json::array();
+  std::vector<std::size_t> numbers = format.held;
+  if (!rule.required)
+    numbers.insert(numbers.end(), format.also_held.begin(), format.also_held.end());
+  for (const std::size_t number : numbers) {
     ASSIGN_OR_RETURN(auto held, held_calls(format, number, tools, declarations, rule));
-    if (!held || (held->trigger.empty() && !rule.required)) return std::optional<std::string>();
+    if (!held) return std::optional<std::string>();
+    if (!rule.required && held->trigger.empty()) {
+      // An answer that begins as a call does is one.
+      at_start.push_back(std::move(held->all));
+      for (Json& begin : held->begins) begins.push_back(std::move(begin));
+      continue;
+    }
     alternatives.push_back(std::move(held->all));
     for (Json& tag : held->tags) tags.push_back(std::move(tag));
     if (std::ranges::find(triggers, Json(held->trigger)) == triggers.end())
@@ -328,13 +396,44 @@ Result<std::optional<std::string>> calls_tag(const ToolFormat& format, std::stri
                    ? std::move(alternatives.front())
                    : Json{{"type", "or"}, {"elements", std::move(alternatives)}};
   if (!rule.required) {
-    calls = {{"type", "triggered_tags"},
-             {"triggers", std::move(triggers)},
-             {"tags", std::move(tags)},
-             {"stop_after_first", !rule.parallel}};
+    calls = triggers.empty() ? Json{{"type", "any_text"}}
+                             : Json{{"type", "triggered_tags"},
+                                    {"triggers", std::move(triggers)},
+                                    {"tags", std::move(tags)},
+                                    {"stop_after_first", !rule.parallel}};
+    if (!at_start.empty()) {
+      calls["not_at_start"] = std::move(begins);
+      Json elements = Json::array({std::move(calls)});
+      const Json space = {{"type", "regex"}, {"pattern", std::string(kSpaceRegex)}};
+      for (Json& each : at_start)
+        elements.push_back({{"type", "sequence"}, {"elements", {space, std::move(each)}}});
+      calls = {{"type", "or"}, {"elements", std::move(elements)}};
+    }
   }
   if (format.has_special_tokens) name_special_tokens(calls);
   return std::optional(Json{{"format", std::move(calls)}}.dump());
+}
+
+bool has_calls_at_start(const ToolFormat& format) {
+  return std::ranges::any_of(format.held, [&](std::size_t number) {
+    return trigger_of(compile_pattern(format.patterns[number])).empty() &&
+           format.section_begin.empty();
+  });
+}
+
+Result<std::string> only_tools(std::string_view tools_json, const std::vector<std::string>& names) {
+  const Json tools = Json::parse(tools_json, nullptr, false);
+  const auto name_of = [](const Json& tool) {
+    return tool.at("function").at("name").get<std::string>();
+  };
+  for (const std::string& name : names)
+    if (std::ranges::none_of(tools, [&](const Json& tool) { return name_of(tool) == name; }))
+      return invalid_argument(
+          "tool_choice allows " + name.substr(0, 64) + ", which is not in tools", "tool_choice");
+  Json kept = Json::array();
+  for (const Json& tool : tools)
+    if (std::ranges::find(names, name_of(tool)) != names.end()) kept.push_back(tool);
+  return kept.size() == tools.size() ? std::string(tools_json) : kept.dump();
 }
 
 bool has_strict_tool(std::string_view tools_json) {
@@ -342,12 +441,18 @@ bool has_strict_tool(std::string_view tools_json) {
   return std::any_of(tools.begin(), tools.end(), is_strict);
 }
 
-std::string without_strict(std::string_view tools_json) {
+std::string shown_tools(std::string_view tools_json) {
   Json tools = Json::parse(tools_json, nullptr, false);
-  for (Json& tool : tools)
-    if (tool.is_object() && tool.contains("function") && tool["function"].is_object())
-      tool["function"].erase("strict");
-  return tools.dump();
+  bool is_changed = false;
+  for (Json& tool : tools) {
+    Json& function = tool.at("function");
+    is_changed |= function.erase("strict") > 0;
+    const auto parameters = function.find("parameters");
+    if (parameters != function.end() && !parameters->is_null()) continue;
+    function["parameters"] = parameters_of(tool);
+    is_changed = true;
+  }
+  return is_changed ? tools.dump() : std::string(tools_json);
 }
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "runtime/models/draft_head_config.hpp"
 #include "runtime/models/layers.hpp"
 
 namespace troupe {
@@ -54,25 +55,32 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   if (loaded.head == nullptr && model.vocab_size() != target.model->vocab_size())
     return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
                   " tokens, the model's has " + std::to_string(target.model->vocab_size()));
-  if (loaded.head != nullptr && loaded.head->takes_layer_inputs()) {
-    if (options.parallel.pipeline_parallel_size > 1)
-      return Error{ErrorCode::kUnsupported,
-                   name +
-                       ": it takes the inputs of layers of several pipeline stages, with "
-                       "pipeline-parallel-size 1 only",
-                   "speculative-config"};
+  if (loaded.head != nullptr && loaded.head->takes_layer_inputs())
     RETURN_IF_ERROR(target.model->keep_layer_inputs(loaded.head->input_layers()));
-  }
   std::unique_ptr<DraftModel> draft(
       new DraftModel(options, device, std::move(loaded.loaded), loaded.head));
   RETURN_IF_ERROR(draft->reserve_memory(target.model->vocab_size()));
   return draft;
 }
 
+Result<void> DraftModel::prepare_stage(const WorkerOptions& options, LoadedModel& target) {
+  const SpeculativeDecoding& speculative = options.speculative;
+  if (!speculative.has_draft_head()) return {};
+  const std::string& folder =
+      speculative.draft_model.empty() ? options.model : speculative.draft_model;
+  const auto config = load_draft_head_config(speculative.draft_head, folder, target.config);
+  if (!config.ok())
+    return Error{config.error().code, "draft head " + folder + ": " + config.error().message};
+  if (config->input_layers.empty()) return {};
+  return target.model->keep_layer_inputs(config->input_layers);
+}
+
 Result<void> DraftModel::reserve_memory(std::int64_t vocab_size) {
   Model& model = *loaded_.model;
-  // A step's own tokens, and behind them the one that each of its requests has got.
-  const std::int64_t max_tokens = std::int64_t{options_.max_num_batched_tokens} + max_num_drafts();
+  // A step's own tokens, and of each of its requests the one that it has got, and those before.
+  const std::int64_t max_behind = head_ == nullptr ? kMaxBehind : 0;
+  const std::int64_t max_tokens =
+      options_.max_num_batched_tokens + (1 + max_behind) * max_num_drafts();
   RETURN_IF_ERROR(
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
   ASSIGN_OR_RETURN(hidden_, allocate_floats(device_, max_num_drafts(), model.hidden_size(),
@@ -92,12 +100,12 @@ void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& 
   batch_.emplace(tables);
 }
 
-void DraftModel::propose(std::span<const InputBatch::Row> rows, ConstMatrix states,
-                         Communicator* peers, Communicator* model_peers,
+void DraftModel::propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+                         ConstMatrix states, Communicator* peers, Communicator* model_peers,
                          ModelRunnerOutput& output) {
   peers_ = peers;
   model_peers_ = model_peers;
-  add_certain_tokens(rows, states);
+  add_certain_tokens(rows, num_drafts, states);
   forward(/*takes_target_states=*/true);
   while (!drafts_.empty()) {
     draw(output);
@@ -107,30 +115,25 @@ void DraftModel::propose(std::span<const InputBatch::Row> rows, ConstMatrix stat
   }
 }
 
-std::int64_t DraftModel::num_wanted(const InputBatch::Row& row, std::int64_t num_slots) const {
-  WorkerRequest& request = *row.request;
+std::int64_t DraftModel::num_wanted(const InputBatch::Row& row, std::int32_t num_drafts,
+                                    std::int64_t num_slots) const {
+  const WorkerRequest& request = *row.request;
   if (!row.samples || request.failed) return 0;
   const auto num_known = static_cast<std::int64_t>(request.token_ids.size());
   // The last guess is computed in the next step only, and a head is one token behind.
   const std::int64_t num_free = num_slots - num_known + (head_ != nullptr ? 2 : 1);
-  const std::int64_t most = std::min({std::int64_t{options_.speculative.num_draft_tokens},
-                                      loaded_.model->max_model_len() - num_known, num_free});
-  if (!options_.speculative.adaptive || most <= 0) return most;
-  const auto num_drafted = static_cast<std::int32_t>(row.drafts.size());
-  const std::int64_t num_sampled =
-      num_known - (request.num_computed_tokens + row.num_tokens - num_drafted);
-  request.draft_limit.observe(num_drafted, static_cast<std::int32_t>(num_sampled) - 1);
-  return request.draft_limit.next(static_cast<std::int32_t>(most));
+  return std::min({std::int64_t{num_drafts}, loaded_.model->max_model_len() - num_known, num_free});
 }
 
-void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, ConstMatrix states) {
+void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+                                    ConstMatrix states) {
   batch_->clear();
   drafts_.clear();
   // A head takes the token behind the one whose state it has.
   const std::int32_t shift = head_ != nullptr ? 1 : 0;
   for (const InputBatch::Row& row : rows) {
-    const WorkerRequest& request = *row.request;
-    const std::int32_t begin = request.num_computed_tokens;
+    WorkerRequest& request = *row.request;
+    const std::int32_t begin = std::min(request.num_computed_tokens, request.first_behind);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
     const std::int64_t num_slots = tables_->num_slots(request.table_row);
     // What has been sampled last a model computes as well: with the request's next step, too, but
@@ -139,8 +142,11 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, Const
     const std::int32_t step_end =
         has_sampled ? num_known : std::min(num_known, begin + row.num_tokens + shift);
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(num_slots, step_end - shift));
-    const std::int64_t wanted = num_wanted(row, num_slots);
+    const std::int64_t wanted = num_wanted(row, num_drafts, num_slots);
     if (begin >= end) continue;
+    const bool can_wait = num_drafts == 0 && head_ == nullptr && end - begin <= kMaxBehind;
+    request.first_behind = can_wait ? begin : WorkerRequest::kNoneBehind;
+    if (can_wait) continue;
     if (head_ != nullptr) {
       CHECK(row.num_outputs == row.num_tokens && end - begin <= row.num_tokens, row.num_outputs,
             row.num_tokens, begin, end);

@@ -27,6 +27,10 @@ namespace troupe {
 /// the other model's is, whoever uses the block next; and of every request that has a new token, it
 /// guesses the ones behind it. What it writes for guesses is overwritten in the next step.
 ///
+/// While nothing is to be guessed it computes the tokens of several steps at once, as that costs
+/// little more than those of one. If a request ends meanwhile, the last of them are missing:
+/// guesses behind blocks that hold them are poorer.
+///
 /// A draft head (DraftHead) does the same with what the other model makes of its tokens. Its entry
 /// at a position depends on the token behind it, which need not be in the same block: so of blocks
 /// that were found in the prefix cache, the last one is computed again
@@ -42,10 +46,14 @@ class DraftModel {
   /// Loads what options.speculative names, for requests of up to max_model_len tokens of `target`,
   /// which outlives it and has not been reserved. Errors: those of load_model; kInvalidArgument for
   /// another vocabulary, or for a model made for fewer tokens; kUnsupported for one that keeps
-  /// states, as these cannot be taken back, and for a head that takes what another stage has.
+  /// states, as these cannot be taken back.
   static Result<std::unique_ptr<DraftModel>> load(const WorkerOptions& options, Device& device,
                                                   LoadedModel& target,
                                                   const LoadProgressCallback& progress);
+
+  /// On stages before the last: `target` is to hand on the inputs of its layers that a draft head
+  /// takes. Errors: those of load_draft_head_config. Pre: `target` has not been reserved.
+  static Result<void> prepare_stage(const WorkerOptions& options, LoadedModel& target);
 
   [[nodiscard]] const Model& model() const noexcept { return *loaded_.model; }
   [[nodiscard]] std::int64_t mapped_bytes() const noexcept { return loaded_.mapped_bytes(); }
@@ -62,11 +70,11 @@ class DraftModel {
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
   /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is
   /// null if there is one, and `model_peers` are the same for data on the device. If their status
-  /// is an error then, the drafts mean nothing. `states`: for a head, what it takes of the other
-  /// model, a row for each token of the step. Pre: set_cache() was called; with a head, all tokens
-  /// of the step are outputs.
-  void propose(std::span<const InputBatch::Row> rows, ConstMatrix states, Communicator* peers,
-               Communicator* model_peers, ModelRunnerOutput& output);
+  /// is an error then, the drafts mean nothing. `num_drafts`: at most, for each request. `states`:
+  /// for a head, what it takes of the other model, a row for each token of the step. Pre:
+  /// set_cache() was called; with a head, all tokens of the step are outputs.
+  void propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts, ConstMatrix states,
+               Communicator* peers, Communicator* model_peers, ModelRunnerOutput& output);
 
  private:
   /// A request that is being drafted for.
@@ -82,11 +90,13 @@ class DraftModel {
       : options_(options), device_(device), loaded_(std::move(loaded)), head_(head) {}
   Result<void> reserve_memory(std::int64_t vocab_size);
   /// The tokens that the step has made certain, as far as there are slots.
-  void add_certain_tokens(std::span<const InputBatch::Row> rows, ConstMatrix states);
+  void add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+                          ConstMatrix states);
   /// The last guess of each of drafts_.
   void add_guesses();
   /// How many guesses the request gets behind its step. num_slots: those it has blocks for.
-  [[nodiscard]] std::int64_t num_wanted(const InputBatch::Row& row, std::int64_t num_slots) const;
+  [[nodiscard]] std::int64_t num_wanted(const InputBatch::Row& row, std::int32_t num_drafts,
+                                        std::int64_t num_slots) const;
   /// states_ from row `to` on = these; on the device.
   void copy_states(ConstMatrix states, std::int64_t to);
   void forward(bool takes_target_states);
@@ -99,6 +109,9 @@ class DraftModel {
   [[nodiscard]] std::span<float> whole_vocabulary(std::span<float> logits);
   /// What the output rank has drawn, on all ranks of the stage; false: it did not come.
   bool share_drawn();
+  /// Tokens of a request that may wait for those behind them.
+  static constexpr std::int32_t kMaxBehind = 16;
+
   /// Requests that a step can draft for.
   [[nodiscard]] std::int64_t max_num_drafts() const noexcept {
     return std::max(options_.max_num_seqs, 1);

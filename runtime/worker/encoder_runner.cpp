@@ -38,7 +38,7 @@ Result<void> EncoderRunner::reserve() {
 }
 
 Result<std::vector<float>> EncoderRunner::encode(const MultiModalFeature& item) {
-  ASSIGN_OR_RETURN(const UnpackedItem unpacked, unpack_item(item));
+  ASSIGN_OR_RETURN(const UnpackedItem unpacked, unpack_item(item, shared_items_));
   RETURN_IF_ERROR(loaded_.tower->check_item(unpacked.item));
   const Matrix rows(reinterpret_cast<float*>(rows_.data()), unpacked.item.num_rows, hidden_size());
   for (std::int64_t slice = 0; slice < loaded_.tower->num_item_slices(); ++slice)

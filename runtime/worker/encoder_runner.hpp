@@ -10,6 +10,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/load_model.hpp"
+#include "runtime/transport/shared_items.hpp"
 
 namespace troupe {
 
@@ -40,6 +41,7 @@ class EncoderRunner {
   std::string key_;
   DeviceMemory scratch_;
   DeviceMemory rows_;  ///< of one item
+  SharedItemReader shared_items_;
 };
 
 }  // namespace troupe

@@ -12,6 +12,8 @@ FlatBatch::FlatBatch(const BlockTables& tables)
 void FlatBatch::clear() {
   token_ids_.clear();
   positions_.clear();
+  token_types_.clear();
+  has_second_texts_ = false;
   query_start_loc_.assign(1, 0);
   seq_lens_.clear();
   output_start_loc_.assign(1, 0);
@@ -56,7 +58,12 @@ void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::in
       encoder_starts_.push_back(static_cast<std::int32_t>(encoder_starts_.size()));
   }
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
-  for (std::int32_t position = begin; position < end; ++position) positions_.push_back(position);
+  const std::int32_t second = extras.second_text_begin;
+  has_second_texts_ |= second > 0;
+  for (std::int32_t position = begin; position < end; ++position) {
+    positions_.push_back(position);
+    token_types_.push_back(second > 0 && position >= second ? 1 : 0);
+  }
   query_start_loc_.push_back(query_start_loc_.back() + end - begin);
   seq_lens_.push_back(end);
   output_start_loc_.push_back(output_start_loc_.back() + num_outputs);
@@ -118,6 +125,8 @@ ForwardBatch FlatBatch::view(ConstMatrix outputs) {
   return {
       .token_ids = token_ids_,
       .positions = positions_,
+      .token_types = has_second_texts_ ? std::span<const std::int32_t>(token_types_)
+                                       : std::span<const std::int32_t>(),
       .query_start_loc = query_start_loc_,
       .seq_lens = seq_lens_,
       .output_start_loc = output_start_loc_,

@@ -27,6 +27,7 @@ class FlatBatch {
     std::span<const std::int32_t> embedded_tokens;  ///< indices among the tokens, ascending
     std::span<const std::int32_t> embedding_rows;   ///< for each of these, of the outputs
     std::int32_t adapter_id = 0;
+    std::int32_t second_text_begin = 0;          ///< tokens from here on are of type 1; 0: none
     std::span<const std::int32_t> encoder_rows;  ///< of the outputs: input that is new in the step
     std::int32_t num_encoder_rows = 0;           ///< of the request's input; 0: it has none
     std::int32_t num_drafts = 0;  ///< of the tokens, the last ones: they may not count
@@ -67,6 +68,8 @@ class FlatBatch {
   const BlockTables* tables_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> token_types_;
+  bool has_second_texts_ = false;
   std::vector<std::int32_t> query_start_loc_ = {0};
   std::vector<std::int32_t> seq_lens_;
   std::vector<std::int32_t> output_start_loc_ = {0};

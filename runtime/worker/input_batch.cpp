@@ -96,6 +96,7 @@ void InputBatch::admit(const NewRequestData& data) {
                         .num_computed_tokens = data.num_computed_tokens,
                         .table_row = tables_.add(data.block_ids),
                         .adapter_id = data.lora ? data.lora->int_id : 0,
+                        .second_text_begin = data.second_text_begin,
                         .items = data.mm_features,
                         .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
   if (options_.is_encoder) request.two_way_spans = {{0, data.num_prompt_tokens}};
@@ -222,6 +223,7 @@ void InputBatch::build(std::int64_t vocab_size, const EncoderOutputs* outputs) {
                .embedded_tokens = embedded_tokens_,
                .embedding_rows = embedding_rows_,
                .adapter_id = row.request->adapter_id,
+               .second_text_begin = row.request->second_text_begin,
                .encoder_rows = encoder_rows,
                .num_encoder_rows = num_encoder_rows,
                .num_drafts = static_cast<std::int32_t>(row.drafts.size()),

@@ -2,6 +2,7 @@
 // The requests a worker knows, and the flat batch that one step makes of them.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -25,6 +26,7 @@ struct WorkerRequest {
   std::int32_t num_computed_tokens = 0;  ///< before the current step
   std::int32_t table_row = 0;            ///< its blocks: a row of InputBatch::tables()
   std::int32_t adapter_id = 0;           ///< 0: none
+  std::int32_t second_text_begin = 0;    ///< as in EngineCoreRequest
   DraftLimit draft_limit = {};
   /// The tokens of each picture, where the model lets them see each other; in order.
   std::vector<TwoWaySpan> two_way_spans;
@@ -35,6 +37,9 @@ struct WorkerRequest {
   bool failed = false;  ///< it got no token where it should have
   /// A draft model's, behind token_ids: they take the place of its next step's placeholders.
   std::vector<TokenId> next_drafts;
+  /// The first of its tokens that a draft model still has to compute, of steps before.
+  static constexpr std::int32_t kNoneBehind = std::numeric_limits<std::int32_t>::max();
+  std::int32_t first_behind = kNoneBehind;
   std::int32_t num_drafts = 0;  ///< in its last step
   std::int32_t step_end = 0;    ///< of that step, these included; 0: there was none
   /// Which of the lists of samples that another rank sends holds its latest token, counted from 1;

@@ -8,11 +8,23 @@
 #include "runtime/base/clock.hpp"
 
 namespace troupe {
-Result<UnpackedItem> unpack_item(const MultiModalFeature& feature) {
-  auto input = feature.data == nullptr ? std::nullopt : unpack_encoder_input(*feature.data);
+Result<UnpackedItem> unpack_item(const MultiModalFeature& feature, SharedItemReader& shared) {
+  UnpackedItem unpacked;
+  std::span<const char> data;
+  if (feature.data != nullptr) data = *feature.data;
+  if (const auto address = unpack_shared_item(data)) {
+    auto pinned = shared.read(*address);
+    if (!pinned.ok())
+      return Error{pinned.error().code,
+                   "item " + feature.identifier + ": " + pinned.error().message};
+    data = pinned->bytes;
+    unpacked.pin = std::move(pinned->pin);
+  }
+  auto input = unpack_encoder_input(data);
   if (!input)
     return Error{ErrorCode::kInternal, "item " + feature.identifier + ": its data is not an array"};
-  UnpackedItem unpacked{.input = *std::move(input), .item = {}};
+  unpacked.input = *std::move(input);
+  if (!unpacked.input.widened.empty()) unpacked.pin.reset();
   unpacked.item = {.modality = feature.modality,
                    .values = unpacked.input.values,
                    .shape = unpacked.input.shape,
@@ -63,7 +75,7 @@ Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
       ahead_ && !ahead_->is_wrong && ahead_->feature.identifier == item.identifier;
   UnpackedItem own;
   if (!is_ahead) {
-    ASSIGN_OR_RETURN(own, unpack_item(item));
+    ASSIGN_OR_RETURN(own, unpack_item(item, shared_items_));
   }
   const EncoderItem& encoded = is_ahead ? ahead_->unpacked.item : own.item;
   if (const auto status = model_->check_item(encoded); !status.ok())
@@ -97,7 +109,7 @@ Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
 
 void ItemEncoder::begin_ahead(const MultiModalFeature& feature) {
   ahead_.emplace().feature = feature;
-  auto unpacked = unpack_item(ahead_->feature);
+  auto unpacked = unpack_item(ahead_->feature, shared_items_);
   ahead_->is_wrong = !unpacked.ok() || !model_->check_item(unpacked->item).ok();
   if (!ahead_->is_wrong) ahead_->unpacked = std::move(unpacked).value();
 }

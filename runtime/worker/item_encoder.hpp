@@ -2,6 +2,7 @@
 // A worker's encoder: runs the model's tower on the items of a step and keeps what it makes.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,18 +15,21 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/model.hpp"
+#include "runtime/transport/shared_items.hpp"
 #include "runtime/worker/encoder_outputs.hpp"
 
 namespace troupe {
 
 /// An item of a request as encoders take it.
 struct UnpackedItem {
+  std::shared_ptr<const void> pin;  ///< of what `input` refers to, if that is in shared memory
   EncoderInput input;
   EncoderItem item;  ///< refers to `input` and to the feature
 };
-/// Of a feature, to which the result refers. Errors: kInternal, it has no data, or none that can be
-/// read.
-[[nodiscard]] Result<UnpackedItem> unpack_item(const MultiModalFeature& feature);
+/// Of a feature, to which the result refers. `shared`: where it may lie. Errors: kInternal, it has
+/// no data, or none that can be read; those of SharedItemReader::read.
+[[nodiscard]] Result<UnpackedItem> unpack_item(const MultiModalFeature& feature,
+                                               SharedItemReader& shared);
 
 /// Owns the outputs, and the one that is being made. Device and model outlive it.
 class ItemEncoder {
@@ -79,6 +83,7 @@ class ItemEncoder {
   Model* model_;
   EncoderOutputs outputs_;
   DeviceMemory rows_;  ///< of one item, on their way to where there is room
+  SharedItemReader shared_items_;
   std::optional<ItemAhead> ahead_;
   std::vector<std::string> encoded_ahead_;
   std::int64_t num_encoded_ = 0;

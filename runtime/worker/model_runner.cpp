@@ -138,9 +138,18 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                    .max_text_tokens = max_text_tokens,
                                                    .parallel = options.parallel},
                                                   progress));
-  ASSIGN_OR_RETURN(const PoolerConfig pooler,
-                   load_pooler_config(options.model, options.runner, options.pooler_config,
-                                      loaded.model->is_encoder()));
+  const bool is_encoder = loaded.model->is_encoder();
+  const ModelTask task = loaded.config.task;
+  if (task == ModelTask::kEmbed && !is_encoder && options.runner == "generate")
+    return invalid_argument("runner generate: the model has no head, it generates no text",
+                            "runner");
+  const std::string runner_name =
+      task == ModelTask::kEmbed && options.runner == "auto" ? "pooling" : options.runner;
+  ASSIGN_OR_RETURN(
+      const PoolerConfig pooler,
+      task == ModelTask::kClassify
+          ? classifier_config(loaded.config, options.runner, options.pooler_config, is_encoder)
+          : load_pooler_config(options.model, runner_name, options.pooler_config, is_encoder));
   if (pooler.type != PoolingType::kNone && options.speculative.num_draft_tokens > 0)
     return invalid_argument("speculative-config: a pooling model generates no tokens",
                             "speculative-config");
@@ -154,6 +163,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
     ASSIGN_OR_RETURN(runner->draft_model_,
                      DraftModel::load(options, *runner->device_, runner->loaded_, progress));
   }
+  if (!options.parallel.is_last_stage())
+    RETURN_IF_ERROR(DraftModel::prepare_stage(options, runner->loaded_));
   RETURN_IF_ERROR(runner->reserve_memory());
   return runner;
 }
@@ -558,6 +569,7 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
     RETURN_IF_ERROR(peers_->status());
   }
   batch_->update(step);
+  num_drafts_to_make_ = step.num_drafts_to_make;
   if (suffix_proposer_)
     for (const RequestId id : step.finished_ids) suffix_proposer_->finish(id);
   move_blocks(step);
@@ -672,7 +684,7 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
     const ConstMatrix states = has_draft_head() && draft_model_->head()->takes_layer_inputs()
                                    ? loaded_.model->kept_layer_inputs()
                                    : step_hidden_;
-    draft_model_->propose(rows, states, peers_.get(), model_peers(), output);
+    draft_model_->propose(rows, num_drafts_to_make_, states, peers_.get(), model_peers(), output);
     RETURN_IF_ERROR(step_status());
     // The first stage has placeholders where the Scheduler has: they are no drafts on any stage.
     if (options_.parallel.pipeline_parallel_size == 1)
@@ -848,11 +860,11 @@ void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunne
     if (!row.samples || request.failed) continue;
     std::int64_t most = std::min(
         loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size()),
-        std::int64_t{options_.speculative.num_draft_tokens});
-    if (options_.speculative.adaptive && most > 0) {
+        std::int64_t{num_drafts_to_make_});
+    if (options_.speculative.adaptive) {
       request.draft_limit.observe(static_cast<std::int32_t>(row.drafts.size()),
                                   output.num_sampled[i] - 1);
-      most = request.draft_limit.next(static_cast<std::int32_t>(most));
+      if (most > 0) most = request.draft_limit.next(static_cast<std::int32_t>(most));
     }
     if (most <= 0) continue;
     std::vector<TokenId> drafts;

@@ -26,7 +26,8 @@ inline constexpr TokenId kNoToken = -1;
 /// Log-probabilities are those of the logits as they came, log(softmax(x)). A row of them starts
 /// with the sampled token and its rank (how many values are >= its own). The k best tokens follow
 /// with ranks 1 to k, equal values by ascending id, the sampled one included if it is among them:
-/// k + 1 entries. kAllLogprobs asks for the whole vocabulary.
+/// k + 1 entries. kAllLogprobs asks for the whole vocabulary. Where the request lists tokens, these
+/// follow instead, in its order and with their ranks.
 ///
 /// Owns scratch memory only, which grows in the first steps and is then reused. One thread at a
 /// time.
@@ -51,6 +52,9 @@ class Sampler {
                                std::int32_t num_logprobs, LogprobRows& rows);
 
  private:
+  /// The same, of the tokens that the request lists. Pre: they are in the vocabulary.
+  Result<void> append_listed(std::span<const float> logits, TokenId token,
+                             std::span<const TokenId> listed, LogprobRows& rows);
   Result<TokenId> choose(std::span<const float> logits, const SamplingState& state);
   void find_best(std::span<const float> logits, std::size_t count);
 

@@ -88,6 +88,11 @@ void ECReports::add(const ECConnectorOutput& report) {
   append(joined_.failed, report.failed);
   append(joined_.finished_sending, report.finished_sending);
   append(joined_.encoded_ahead, report.encoded_ahead);
+  for (const std::string& identifier : report.fetched) {
+    if (++fetching_[identifier] < num_ranks_) continue;
+    fetching_.erase(identifier);
+    joined_.fetched.push_back(identifier);
+  }
 }
 
 ECConnectorOutput ECReports::take() {

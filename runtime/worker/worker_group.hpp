@@ -41,14 +41,19 @@ class KVReports {
 };
 
 /// What the EC connector's worker sides of all ranks report, as one: an output that one of them
-/// could not load has failed, and one that was loaded by all has been loaded.
+/// could not load has failed, and one that was loaded by all has been loaded. A fetch has ended
+/// when it has on each of them.
 class ECReports {
  public:
+  explicit ECReports(std::int32_t num_ranks) : num_ranks_(num_ranks) {}
+
   void add(const ECConnectorOutput& report);
   /// What has come since the last call.
   [[nodiscard]] ECConnectorOutput take();
 
  private:
+  std::int32_t num_ranks_;
+  std::map<std::string, std::int32_t> fetching_;  // how many ranks have finished
   ECConnectorOutput joined_;
 };
 
@@ -60,7 +65,8 @@ class StepAnswers {
   explicit StepAnswers(const ParallelConfig& parallel)
       : num_ranks_(parallel.world_size()),
         output_rank_(parallel.output_rank()),
-        kv_reports_(num_ranks_) {}
+        kv_reports_(num_ranks_),
+        ec_reports_(num_ranks_) {}
 
   void begin(std::uint64_t step) { open_.emplace(step, Open{}); }
   /// The output rank's result, once every rank has answered, with the reports of the connectors

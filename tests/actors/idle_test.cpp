@@ -20,7 +20,7 @@ class LoadingConnector final : public KVConnector {
 /// Finds out what it has in its own time; request 2 is kept after its end.
 class LateConnector final : public ECConnector {
  public:
-  std::optional<bool> has_cache_item(const std::string&, double) override { return has; }
+  std::optional<bool> has_cache_item(const MultiModalFeature&, double) override { return has; }
   void update_state_after_alloc(const RequestState&, const MultiModalFeature& item) override {
     loads.push_back(item.identifier);
   }

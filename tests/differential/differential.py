@@ -38,7 +38,7 @@ ADAPTERS = "adapters"  # on any of ADAPTED, with PEFT
 DAMAGED = "damaged"  # any of ADAPTED with a wrong tensor, which an error must name
 PACKED = "gpt_oss_mxfp4"
 ADAPTED = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "smollm3", "glm4",
-           "mixtral", "qwen3_moe", "deepseek_v3")
+           "mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "llama4_text", "deepseek_v3", "bamba", "falcon_h1", "mamba2")
 
 
 class Answers:

@@ -125,7 +125,33 @@ def damage(checkpoint, random):
 
 
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj",
+           "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "in_proj", "shared_expert_gate",
            "embed_tokens", "lm_head")
+STACKED = ("experts.gate_up_proj", "experts.down_proj")
+EXPERT_NAMES = {"mixtral": (".block_sparse_moe.", "w1", "w3", "w2")}
+
+
+def name_experts(folder, adapted, model_type):
+    """The updates of stacks of experts' matrices, each under the name of one expert's matrix."""
+    mixture, *names = EXPERT_NAMES.get(model_type, (".mlp.", "gate_proj", "up_proj", "down_proj"))
+    path = folder / "adapter_model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    for name, module in adapted.named_modules():
+        if type(module).__name__ != "ParamWrapper" or module.num_experts == 1:
+            continue
+        a = tensors.pop(name + ".lora_A.weight").reshape(module.num_experts, -1, module.in_features)
+        b = tensors.pop(name + ".lora_B.weight").reshape(module.out_features, -1, module.num_experts)
+        is_down = module.parameter_name == "down_proj"
+        parts = [(names[2], b)] if is_down else list(zip(names, b.chunk(2)))
+        own = name.removesuffix(".base_layer").replace(".mlp.", mixture)
+        for expert in range(module.num_experts):
+            for part, rows in parts:
+                tensors[f"{own}.{expert}.{part}.lora_A.weight"] = a[expert].clone()
+                tensors[f"{own}.{expert}.{part}.lora_B.weight"] = rows[:, :, expert].clone()
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["target_parameters"] = None
+    (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
 def add_adapter(checkpoint, random):
@@ -133,8 +159,12 @@ def add_adapter(checkpoint, random):
     import peft
 
     names = {name.rsplit(".", 1)[-1] for name, _ in checkpoint.model.named_modules()}
-    known = [name for name in ADAPTED if name in names]
+    linear_names = {name.rsplit(".", 1)[-1] for name, module in checkpoint.model.named_modules()
+                    if isinstance(module, (torch.nn.Linear, torch.nn.Embedding))}
+    known = [name for name in ADAPTED if name in names & linear_names]
     linear = [name for name in known if name.endswith("_proj")]
+    parameters = [".".join(name.split(".")[-2:]) for name, _ in checkpoint.model.named_parameters()]
+    stacked = [name for name in (*STACKED, "gate.weight") if name in parameters]
     fields = dict(r=random.choice((1, 2, 3, 8, 17)), lora_alpha=random.choice((1, 8, 11, 0.5)),
                   target_modules=random.choice(("all-linear", random.sample(known, random.randint(1, len(known))),
                                                 random.sample(linear, random.randint(1, len(linear))))))
@@ -154,6 +184,10 @@ def add_adapter(checkpoint, random):
         fields["layers_to_transform"] = [0]
     if random.random() < 0.1:
         fields["exclude_modules"] = [random.choice(linear)]
+    if stacked and random.random() < 0.7:
+        fields["target_parameters"] = random.sample(stacked, random.randint(1, len(stacked)))
+        if random.random() < 0.3:
+            fields.setdefault("rank_pattern", {})[random.choice(stacked)] = random.choice((1, 5))
     checkpoint.settings = fields
     adapted = peft.get_peft_model(checkpoint.model, peft.LoraConfig(task_type="CAUSAL_LM", **fields))
     generator = torch.Generator().manual_seed(random.getrandbits(30))
@@ -165,6 +199,10 @@ def add_adapter(checkpoint, random):
                 weight.add_(torch.randn(weight.shape, generator=generator) * 0.2)
     folder = checkpoint.folder / "adapter"
     adapted.save_pretrained(folder)
+    model_type = checkpoint.model.config.model_type
+    has_patterns = "rank_pattern" in fields or "alpha_pattern" in fields
+    if model_type not in ("gpt_oss", "llama4_text") and not has_patterns and random.random() < 0.5:
+        name_experts(folder, adapted, model_type)
     checkpoint.model = adapted.eval()
     return folder
 

@@ -259,8 +259,9 @@ Floats run_in_pieces(const OpTable& ops, const Shape& shape, const Sequence& seq
                      int num_threads = 2, std::int64_t workspace_bytes = 0) {
   TestCache cache(shape, type, block_size, 1, seq.length, seed);
   std::vector<Floats> outs(1);
+  const std::vector<Sequence> seqs = {seq};
   for (std::int64_t begin = 0; begin < seq.length; begin += step) {
-    run_step(ops, shape, {seq}, {{begin, std::min(seq.length, begin + step)}}, cache, outs,
+    run_step(ops, shape, seqs, {{begin, std::min(seq.length, begin + step)}}, cache, outs,
              num_threads, workspace_bytes);
   }
   return outs[0];

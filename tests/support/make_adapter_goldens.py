@@ -23,7 +23,8 @@ from make_model_goldens import load
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 LENGTHS = [1, 7, 17, 40]
 NUM_GREEDY, MIN_GAP = 24, 2e-4
-LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+MLP = ["gate_proj", "up_proj", "down_proj"]
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", *MLP]
 ADAPTERS = {
     "llama_qv": dict(base="llama", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]),
     "llama_all": dict(base="llama", r=8, lora_alpha=16, use_rslora=True, target_modules=LINEAR,
@@ -32,6 +33,17 @@ ADAPTERS = {
     "qwen2_all": dict(base="qwen2", r=8, lora_alpha=8, target_modules=LINEAR),
     "phi3_fused": dict(base="phi3", r=6, lora_alpha=12,
                        target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
+    "qwen3_moe_experts": dict(base="qwen3_moe", r=4, lora_alpha=8, target_modules=["q_proj"],
+                              target_parameters=["experts.gate_up_proj", "experts.down_proj", "gate.weight"],
+                              rank_pattern={"experts.down_proj": 3}),
+    "qwen2_moe_shared": dict(base="qwen2_moe", r=4, lora_alpha=8, target_modules=MLP + ["shared_expert_gate"],
+                             target_parameters=["experts.down_proj"]),
+    "gpt_oss_experts": dict(base="gpt_oss", r=3, lora_alpha=6, target_modules=["v_proj"],
+                            target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
+    "llama4_experts": dict(base="llama4_text", r=4, lora_alpha=8, target_modules=["o_proj", *MLP],
+                           target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
+    "deepseek_v3_all": dict(base="deepseek_v3", r=4, lora_alpha=8, target_modules="all-linear"),
+    "bamba_in": dict(base="bamba", r=4, lora_alpha=8, target_modules=["in_proj", "v_proj"]),
     "gemma3_all": dict(base="gemma3_text", r=4, lora_alpha=8, target_modules=LINEAR + ["embed_tokens"]),
 }
 
@@ -72,7 +84,8 @@ def write_adapter(name, settings, seed):
     (folder / "README.md").unlink(missing_ok=True)
     config = json.loads((folder / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = base_name
-    config["target_modules"] = sorted(config["target_modules"])
+    for key in ("target_modules", "target_parameters"):
+        config[key] = config[key] and sorted(config[key])
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     (folder / "golden.json").write_text(json.dumps(dict(
         base=base_name, peft=peft.__version__, transformers=transformers.__version__, prompts=prompts, base_greedy=alone,

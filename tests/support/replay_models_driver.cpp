@@ -64,6 +64,8 @@ class Driver {
   void step() {
     SchedulerOutput output;
     output.step = ++num_steps_;
+    if (num_steps_ % static_cast<std::uint64_t>(schedule_.draft_every) == 0)
+      output.num_drafts_to_make = driven_.num_draft_tokens;
     output.finished_ids = std::move(finished_);
     finished_.clear();
     preempt(output);

@@ -71,6 +71,7 @@ struct DriverSchedule {
   /// Each step is planned as if the result of the one before were not known: the runner's drafts
   /// have placeholders, and all drafts of the step before count as accepted.
   bool plan_ahead = false;
+  std::int32_t draft_every = 1;  ///< steps; behind the others the runner makes no drafts
   /// Job by job what will be said: up to three drafts a step are taken from there, some of them
   /// spoilt. Null: no drafts.
   const std::vector<DriverResult>* oracle = nullptr;

@@ -71,6 +71,29 @@ class Adapters(unittest.TestCase):
             for prompt, expected in zip(GOLDENS[name]["prompts"], GOLDENS[name]["greedy"]):
                 self.assertEqual(tokens(server, name, prompt), expected, name)
 
+    def test_a_snapshot_knows_weights_that_were_loaded_live_apart(self):
+        prompt = [3 + (i * i * 7 + i) % 80 for i in range(70)]
+        hits = "vllm:external_prefix_cache_hits_total"
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "adapter"
+            options = (*OPTIONS, "--prefix-cache-snapshot", str(pathlib.Path(folder) / "snapshot"))
+            found = []
+            # The second one has other weights at the same place, the third one the first ones again.
+            for name in ("llama_qv", "llama_all", "llama_qv"):
+                shutil.rmtree(path, ignore_errors=True)
+                shutil.copytree(FOLDERS[name], path)
+                with Server(*options) as server:
+                    self.assertEqual(post(server, "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(path)})[0], 200)
+                    found.append((tokens(server, "a", prompt), server.metric(hits)))
+                    status, text = post(server, "/v1/completions", {
+                        "model": "a", "prompt": prompt, "temperature": 0, "max_tokens": 24, "ignore_eos": True,
+                        "return_token_ids": True, "cache_salt": name})
+                    self.assertEqual((status, json.loads(text)["choices"][0]["token_ids"]), (200, found[-1][0]))
+            self.assertEqual((found[0][1], found[1][1]), (0, 0))
+            self.assertNotEqual(found[0][0], found[1][0])
+            self.assertEqual(found[2][0], found[0][0])
+            self.assertGreaterEqual(found[2][1], 48)
+
     def test_adapters_are_loaded_served_and_unloaded_while_others_run(self):
         with tempfile.TemporaryDirectory() as folder, Server(
                 *OPTIONS, "--lora-modules", f"llama_qv={FOLDERS['llama_qv']}",

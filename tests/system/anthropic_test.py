@@ -163,6 +163,11 @@ class Thinking(unittest.TestCase):
                 streamed = stream.get_final_message()
             self.assertEqual(streamed.content[0].thinking, whole.content[0].thinking)
             self.assertTrue(streamed.content[0].signature)
+            # The budget of `thinking` is at least 1024 tokens; this is the same with fewer.
+            short = client.messages.create(**ask, extra_body={"thinking_token_budget": 4})
+            self.assertEqual([block.type for block in short.content], ["thinking", "text"])
+            self.assertTrue(whole.content[0].thinking.startswith(short.content[0].thinking))
+            client.messages.create(**{**ask, "max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1024}})
             client.messages.create(**{**ask, "messages": [*HELLO, {"role": "assistant", "content": [
                 *whole.content, {"type": "text", "text": "I am."}]}, *HELLO]})
 

@@ -21,10 +21,10 @@ PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
 
 
 class CacheServer:
-    """`troupe cache-server` on ports that the system chooses."""
+    """`troupe cache-server` on ports that the system chooses, or one of them."""
 
-    def __init__(self, *arguments):
-        self.process = subprocess.Popen([BINARY, "cache-server", "--port", "0", "--http-port", "0", *arguments],
+    def __init__(self, *arguments, port=0):
+        self.process = subprocess.Popen([BINARY, "cache-server", "--port", str(port), "--http-port", "0", *arguments],
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT)
         ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
         lines = [self.process.stdout.readline() for _ in range(2)] if ready else ["", ""]

@@ -13,6 +13,7 @@ import time
 import types
 import unittest
 
+from stores import Stores
 from streams import Clients, resumed_stream, stream, undisturbed
 from support import (Server, is_running, leftover_segments, make_certificates, node_of_second_host, second_host, tls_options,
                      wait_until)
@@ -22,14 +23,14 @@ NUM_STREAMS = 32
 NUM_FAULTS = int(os.environ.get("TROUPE_CHAOS_FAULTS", "20"))
 SEED = int(os.environ.get("TROUPE_CHAOS_SEED", str(random.randrange(1 << 30))))
 NUM_HOST_FAULTS = max(1, NUM_FAULTS // 20)  # each takes as long as ten others
-NUM_GROUP_FAULTS = NUM_FAULTS // 6
+NUM_GROUP_FAULTS = NUM_FAULTS // 7
 SHARE_STOPPED = 0.1  # the others are killed
 TOTAL = types.SimpleNamespace(requests=0, faults=0, lost=0, different=0)  # of all topologies
 
 
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
-        self.check("one-process-per-role.conf", NUM_FAULTS - 5 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
+        self.check("one-process-per-role.conf", NUM_FAULTS - 6 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
         self.check("mixed.conf", NUM_GROUP_FAULTS)
@@ -44,6 +45,19 @@ class Chaos(unittest.TestCase):
         transfer = {"kv_connector": "PeerConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"lease_s": 3}}
         self.check("disaggregated.conf", NUM_GROUP_FAULTS, "--disaggregation-threshold", "8", "--kv-transfer-config",
                    json.dumps(transfer))
+
+    def test_no_request_is_lost_when_what_keeps_its_cache_fails(self):
+        numbers = random.Random(SEED)
+        hits = "vllm:external_prefix_cache_hits_total"
+        with tempfile.TemporaryDirectory() as folder, Stores(folder) as stores, Server(
+                "--num-gpu-blocks-override", "400", "--block-size", "16", "--log-stats-interval-s", "0",
+                "--kv-transfer-config", json.dumps(stores.connectors())) as server:
+            clients = Clients(server.port, undisturbed(server.port, NUM_STREAMS))
+            for _ in range(NUM_GROUP_FAULTS):
+                time.sleep(numbers.uniform(0.05, 0.6))  # as below
+                stores.strike(numbers)
+            self.assertGreater(server.metric(hits), 0)
+            self.finish(server, clients, "stores", NUM_GROUP_FAULTS, num_incidents=0)
 
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
         self.check("multi-process.conf", NUM_GROUP_FAULTS, "--resume", front=True)

@@ -86,6 +86,26 @@ class Disaggregation(unittest.TestCase):
                     "--disaggregation-threshold", "1") as server:
             self.check(server, NUM_PROMPTS * (PROMPT_TOKENS - 1))
 
+    def test_a_prompt_of_several_steps_is_transferred_while_it_is_computed(self):
+        with Server("--config-file", str(CONFIGS / "disaggregated.conf"), *OPTIONS, "--disaggregation-threshold", "100",
+                    "--max-num-seqs", "16", "--max-num-batched-tokens", "32") as server:
+            self.check(server, NUM_PROMPTS * (PROMPT_TOKENS - 1))
+            self.assertEqual(server.wait_idle(), 0)
+            # Of these, nothing is in a cache; the first group ends in the middle.
+            restarts = server.log().count("engine restarted")
+            found = []
+            threads = [threading.Thread(target=lambda s=seed: found.append(choices(post(server, fields_of(s)))))
+                       for seed in range(NUM_PROMPTS, 2 * NUM_PROMPTS)]
+            for thread in threads:
+                thread.start()
+            os.kill(server.nodes()["prefill"], signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(found), NUM_PROMPTS)
+            wait_until(lambda: server.log().count("engine restarted") > restarts, "the group to come up again")
+            self.check(server, 0)
+            self.assertEqual(server.wait_idle(), 0)
+
     def test_a_proxy_between_two_servers_of_other_ranks_and_blocks(self):
         with Server(*OPTIONS, *peer(), "--tensor-parallel-size", "2", "--block-size", "32") as prefiller, \
                 Server(*OPTIONS, *peer(host="127.0.0.1"), "--block-size", "16") as decoder:

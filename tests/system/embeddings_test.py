@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Embeddings of texts against those of transformers, by OpenAI's and Ollama's clients; scores and documents by relevance;
-what is refused."""
+classes of texts and of pairs; what is refused."""
 import array
 import base64
 import concurrent.futures
 import json
 import math
 import pathlib
+import shutil
 import struct
 import subprocess
+import tempfile
 import unittest
 import urllib.error
 import urllib.request
@@ -45,7 +47,20 @@ def cosine(a, b):
     return sum(x * y for x, y in zip(a, b)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
 
 
-class Embeddings(unittest.TestCase):
+class PoolingTest(unittest.TestCase):
+    def post(self, server, path, **fields):
+        request = urllib.request.Request(server.url + path, json.dumps({"model": "demo", **fields}).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+            return json.load(response)
+
+    def refusal(self, server, path, **fields):
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            self.post(server, path, **fields)
+        return caught.exception.code, json.loads(caught.exception.read())["error"]
+
+
+class Embeddings(PoolingTest):
     def check_model(self, model, vectors, *options):
         texts = load_texts(model)
         want = load_vectors(model, vectors)[:len(texts)]
@@ -67,19 +82,8 @@ class Embeddings(unittest.TestCase):
     def client(self, server):
         return OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
 
-    def post(self, server, path, **fields):
-        request = urllib.request.Request(server.url + path, json.dumps({"model": "demo", **fields}).encode(),
-                                         {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
-            return json.load(response)
-
     def embed(self, server, **fields):
         return self.post(server, "/v1/embeddings", **fields)
-
-    def refusal(self, server, path, **fields):
-        with self.assertRaises(urllib.error.HTTPError) as caught:
-            self.post(server, path, **fields)
-        return caught.exception.code, json.loads(caught.exception.read())["error"]
 
     def test_the_last_token_of_a_decoder(self):
         self.check_model("qwen3_embed", "embedding")
@@ -90,6 +94,22 @@ class Embeddings(unittest.TestCase):
     def test_the_first_token_of_an_encoder_on_two_ranks(self):
         self.check_model("bert_embed", "embedding_cls", "--pooler-config", '{"pooling_type": "CLS"}',
                          "--tensor-parallel-size", "2")
+
+    def test_a_decoder_without_a_head_by_the_name_of_its_class(self):
+        texts = load_texts("qwen3_embed")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "model"
+            shutil.copytree(GOLDEN / "models/qwen3_embed", copy)
+            config = json.loads((copy / "config.json").read_text())
+            # As a checkpoint of which transformers has loaded the body alone; its head would not be tied.
+            config.update(architectures=["Qwen3Model"], tie_word_embeddings=False)
+            (copy / "config.json").write_text(json.dumps(config))
+            for has_modules in (True, False):  # the last token, normalized, is what both say
+                if not has_modules:
+                    (copy / "modules.json").unlink()
+                with Server("--model", str(copy), "--served-model-name", "demo", "--dtype", "float32") as server:
+                    got = [each["embedding"] for each in self.embed(server, input=texts)["data"]]
+                    self.assertLess(worst(got, load_vectors("qwen3_embed", "embedding")[:len(texts)]), 1e-5)
 
     def test_long_texts_in_chunks_have_the_same_bits(self):
         text = "An engine that answers slowly but never wrongly is still an engine. " * 12
@@ -175,6 +195,75 @@ class Embeddings(unittest.TestCase):
         with Server() as server:
             code, error = self.refusal(server, "/v1/embeddings", input="x")
             self.assertEqual((code, "it gives no embeddings" in error["message"]), (404, True))
+
+
+class Classifiers(PoolingTest):
+    """Of one text and of two, against transformers."""
+    GOLDEN = GOLDEN.parent / "classifiers"
+
+    def classifier(self, folder, name, *options):
+        golden = json.loads((self.GOLDEN / "golden.json").read_text())[name]
+        copy = pathlib.Path(folder) / name
+        shutil.copytree(self.GOLDEN / name, copy, dirs_exist_ok=True)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(GOLDEN / "models" / golden["tokenizer"] / file, copy)
+        return golden, Server("--model", str(copy), "--served-model-name", "demo", "--dtype", "float32", *options)
+
+    def check_scores(self, server, pairs):
+        queries, documents, logits = zip(*pairs)
+        want = [1 / (1 + math.exp(-each[0])) for each in logits]
+        scores = self.post(server, "/score", queries=queries, documents=documents)["data"]
+        for one, other in zip(scores, want, strict=True):
+            self.assertAlmostEqual(one["score"], other, 5)
+        raw = self.post(server, "/v1/score", text_1=queries, text_2=documents, use_activation=False)["data"]
+        for one, other in zip(raw, logits, strict=True):
+            self.assertAlmostEqual(one["score"], other[0], 4)
+        # One query, alone and beside others: the same bits.
+        with concurrent.futures.ThreadPoolExecutor(len(pairs)) as threads:
+            alone = list(threads.map(lambda pair: self.post(server, "/score", text_1=pair[0], text_2=pair[1])["data"][0]["score"], pairs))
+        self.assertEqual(alone, [each["score"] for each in scores])
+        ranked = self.post(server, "/v2/rerank", query=queries[0], documents=[documents[0], documents[1]])["results"]
+        self.assertEqual([each["index"] for each in ranked], sorted((0, 1), key=lambda i: -want[i]))
+        self.assertEqual(ranked[0]["relevance_score"], max(alone[:2]))
+
+    def test_rerankers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, options in (("bert_reranker", ()), ("bert_reranker", ("--tensor-parallel-size", "2")),
+                                  ("xlm_roberta_reranker", ()), ("qwen3_reranker", ())):
+                golden, server = self.classifier(folder, name, *options)
+                with self.subTest(name), server:
+                    self.check_scores(server, golden["pairs"])
+                    for text, logits in golden["texts"]:
+                        one = self.post(server, "/classify", input=text)["data"][0]
+                        self.assertAlmostEqual(one["probs"][0], 1 / (1 + math.exp(-logits[0])), 5)
+                    code, error = self.refusal(server, "/v1/embeddings", input="x")
+                    self.assertEqual((code, "it gives no embeddings" in error["message"]), (501, True), error)
+                    # Of a long pair the document is cut.
+                    long = self.post(server, "/score", text_1="birds", text_2="sleep " * 400, truncate_prompt_tokens=-1)
+                    self.assertIn(long["usage"]["prompt_tokens"], (128, 256))
+                    code, error = self.refusal(server, "/score", text_1="birds", text_2="sleep " * 400)
+                    self.assertEqual((code, "max_model_len" in error["message"]), (400, True), error)
+
+    def test_classes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            golden, server = self.classifier(folder, "bert_classes")
+            with server:
+                texts = [text for text, _ in golden["texts"]]
+                answer = self.post(server, "/classify", input=texts)
+                for one, (_, logits) in zip(answer["data"], golden["texts"], strict=True):
+                    powers = [math.exp(each) for each in logits]
+                    self.assertLess(worst([one["probs"]], [[each / sum(powers) for each in powers]]), 1e-5)
+                    self.assertEqual(one["label"], ["sad", "even", "glad"][logits.index(max(logits))])
+                    self.assertEqual(one["num_classes"], 3)
+                self.assertTrue(answer["id"].startswith("classify-"))
+                raw = self.post(server, "/pooling", input=texts[0], task="classify", use_activation=False)["data"][0]["data"]
+                self.assertLess(worst([raw], [golden["texts"][0][1]]), 1e-4)
+                for path, fields in (("/score", {"text_1": "a", "text_2": "b"}), ("/rerank", {"query": "a", "documents": ["b"]})):
+                    code, error = self.refusal(server, path, **fields)
+                    self.assertEqual((code, "the model has 3 classes" in error["message"]), (501, True), error)
+            done = subprocess.run([BINARY, "serve", str(pathlib.Path(folder) / "bert_classes"), "--runner", "generate"],
+                                  env=ENVIRONMENT, text=True, capture_output=True, timeout=DEADLINE_S)
+            self.assertIn("classifies texts, it generates none", done.stderr + done.stdout)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """KV connectors from outside: what a small cache has evicted comes back from memory or files, with the same answers."""
+import hashlib
 import http.client
 import json
 import pathlib
 import random
+import struct
 import tempfile
 import unittest
 
-from support import DEADLINE_S, Server, run, wait_until
+from support import DEADLINE_S, ROOT, Server, run, wait_until
 
 QUERIES, HITS = "vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total"
 NUM_BLOCKS = 60  # one request of the longest, and little more
@@ -21,9 +23,7 @@ def prompt(seed):
     return [source.randrange(10, 500) for _ in range(PROMPT_TOKENS)]
 
 
-def ask(server, seed, **more):
-    """Tokens and log-probabilities."""
-    body = {"prompt": prompt(seed), "max_tokens": 12, "temperature": 0, "logprobs": 2, "ignore_eos": True, **more}
+def post(server, body):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     connection.request("POST", "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -31,16 +31,19 @@ def ask(server, seed, **more):
     connection.close()
     if response.status != 200:
         raise AssertionError(answer)
+    return answer
+
+
+def ask(server, seed, **more):
+    """Tokens and log-probabilities."""
+    answer = post(server, {"prompt": prompt(seed), "max_tokens": 12, "temperature": 0, "logprobs": 2, "ignore_eos": True, **more})
     return answer["choices"][0]["text"], answer["choices"][0]["logprobs"]
 
 
 def usage(server, seed, **more):
     """Cached tokens of the prompt, by where they were."""
     body = {"prompt": prompt(seed), "max_tokens": 4, "temperature": 0, **more}
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    connection.request("POST", "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    details = json.loads(connection.getresponse().read())["usage"]["prompt_tokens_details"]
-    connection.close()
+    details = post(server, body)["usage"]["prompt_tokens_details"]
     return details["cached_tokens"], details.get("cached_tokens_by_source")
 
 
@@ -75,7 +78,7 @@ class KVOffload(unittest.TestCase):
 
     def test_files_outlive_the_server(self):
         with tempfile.TemporaryDirectory() as folder:
-            options = (*OPTIONS, *transfer("ExampleConnector", shared_storage_path=folder))
+            options = (*OPTIONS, *transfer("FileConnector", shared_storage_path=folder))
             with Server(*options) as server:
                 self.answer_all(server)
             files = sorted(pathlib.Path(folder).rglob("*.kv"))
@@ -88,6 +91,39 @@ class KVOffload(unittest.TestCase):
             with Server(*options) as server:
                 self.answer_all(server)
                 self.assertIn("xxh3_128", server.log())
+
+    def test_prompts_are_kept_in_files_that_vllm_reads_and_writes(self):
+        model = str(ROOT / "tests" / "golden" / "models" / "models" / "llama")
+        prompts = [[3 + (seed * 31 + i * i * 7 + i) % 80 for i in range(70)] for seed in range(3)]
+
+        def answers(server):
+            return [post(server, {"prompt": prompt, "max_tokens": 8, "temperature": 0, "logprobs": 2, "ignore_eos": True})
+                    ["choices"][0]["logprobs"] for prompt in prompts]
+
+        with tempfile.TemporaryDirectory() as folder:
+            options = (model, "--dtype", "float32", "--max-model-len", "256", "--block-size", "16",
+                       *transfer("ExampleConnector", shared_storage_path=folder))
+            with Server(*options) as server:
+                expected = answers(server)
+                self.assertEqual(server.metric(HITS), 0)
+            for prompt in prompts:
+                # align_to_block_size(70) tokens, as 64-bit integers.
+                name = hashlib.md5(struct.pack("<64q", *prompt[:64]), usedforsecurity=False).hexdigest()
+                files = sorted((pathlib.Path(folder) / name).iterdir())
+                self.assertEqual(files[0].name, "model.layers.0.self_attn.attn.safetensors")
+                for file in files:
+                    content = file.read_bytes()
+                    size = int.from_bytes(content[:8], "little")
+                    header = json.loads(content[8:8 + size])
+                    tensor = header["kv_cache"]
+                    self.assertEqual((tensor["dtype"], tensor["shape"][0]), ("F32", 64))
+                    # As vLLM writes it: without metadata.
+                    bare = json.dumps({"kv_cache": tensor}).encode()
+                    bare += b" " * (-len(bare) % 8)
+                    file.write_bytes(len(bare).to_bytes(8, "little") + bare + content[8 + size:])
+            with Server(*options) as server:
+                self.assertEqual(answers(server), expected)
+                self.assertEqual(server.metric(HITS), 3 * 64)
 
     def test_two_ranks_keep_their_own_halves(self):
         with Server(*OPTIONS, "--tensor-parallel-size", "2", *transfer("OffloadingConnector")) as server:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """MaskBench: Troupe's masks beside llguidance's and xgrammar's, in one run over the same schemas and documents.
 
-    mask_bench.py DATA [--count N] [--seed N] [--engines NAME,...] [--tokenizer FOLDER] [--bench PROGRAM] [--slow]
+    mask_bench.py DATA [--count N] [--seed N] [--engines NAME,...] [--tokenizer FOLDER] [--bench PROGRAM]
+                       [--timeout-s N] [--slow]
 
 DATA is the folder maskbench/data of guidance-ai/jsonschemabench: files of {"schema", "tests": [{"valid", "data"}]}.
 Without --tokenizer the vocabulary is Tekken's (131,072 tokens), which the package mistral-common brings along. Needs
@@ -27,7 +28,6 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-TIMEOUT_S = 120
 VOCABULARY = 131072
 NUM_SPECIAL = 1000
 
@@ -172,8 +172,8 @@ def measure(engine, request):
 
 
 class Engine:
-    def __init__(self, name, command):
-        self.name, self.command, self.process = name, command, None
+    def __init__(self, name, command, timeout_s):
+        self.name, self.command, self.timeout_s, self.process = name, command, timeout_s, None
         self.first_us, self.mask_us, self.refused = [], [], {}
         self.wrongly_refused_names = []
         self.taken = self.wrongly_accepted = self.wrongly_refused = self.gave_up = self.right = self.timeouts = 0
@@ -190,14 +190,14 @@ class Engine:
                 sys.exit(f"{self.name} does not start")
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        answer = self.answer(TIMEOUT_S)
+        answer = self.answer(self.timeout_s)
         if answer:
             return json.loads(answer)
         self.process.kill()
         self.process.wait()
         self.process = None
         self.timeouts += 1
-        return {"error": f"no answer in {TIMEOUT_S} s, or a crash"}
+        return {"error": f"no answer in {self.timeout_s} s, or a crash"}
 
     def take(self, name, tests, answer):
         if "error" in answer:
@@ -242,6 +242,7 @@ def main():
     parser.add_argument("--engines", default="troupe,llguidance,xgrammar")
     parser.add_argument("--tokenizer", type=pathlib.Path)
     parser.add_argument("--bench", default=str(ROOT / "build" / "release" / "tests" / "bench_grammar"))
+    parser.add_argument("--timeout-s", type=int, default=120, help="for a schema with its documents")
     parser.add_argument("--slow", action="store_true", help="print the slowest schemas and why schemas are refused")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -261,7 +262,7 @@ def compare(options, folder):
     engines = []
     for name in options.engines.split(","):
         command = [options.bench, str(folder)] if name == "troupe" else [sys.executable, __file__, "--serve", name, str(folder)]
-        engines.append(Engine(name, command))
+        engines.append(Engine(name, command, options.timeout_s))
     for file in files:
         case = json.loads(file.read_text())
         tests = case["tests"]

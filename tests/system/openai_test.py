@@ -77,6 +77,34 @@ class OpenAIClient(unittest.TestCase):
         self.assertEqual(len(choice.logprobs.tokens), reply.usage.total_tokens)
         self.assertTrue(all(value <= 0 for value in choice.logprobs.token_logprobs[1:]))
 
+    def test_logprobs_of_listed_tokens(self):
+        listed = [40, 300, 7]
+        for stream in (False, True):
+            reply = self.client.completions.create(model="demo", prompt="The capital of France is", max_tokens=3, temperature=0,
+                                                   logprobs=1, stream=stream, extra_body={"logprob_token_ids": listed,
+                                                                                          "return_tokens_as_token_ids": True})
+            logprobs = [each.choices[0].logprobs for each in (reply if stream else [reply]) if each.choices[0].logprobs]
+            for tokens, top in [pair for each in logprobs for pair in zip(each.tokens, each.top_logprobs)]:
+                self.assertEqual(list(top), list(dict.fromkeys([tokens, *(f"token_id:{token}" for token in listed)])))
+        chat = self.chat("Hello!", logprobs=True, max_tokens=2, extra_body={"logprob_token_ids": listed})
+        every = self.chat("Hello!", logprobs=True, top_logprobs=20, max_tokens=2)
+        for one, other in zip(chat.choices[0].logprobs.content, every.choices[0].logprobs.content):
+            self.assertEqual((one.token, one.logprob), (other.token, other.logprob))
+            self.assertGreaterEqual(len(one.top_logprobs), 3)
+        for fields in ({"logprob_token_ids": listed}, {"logprob_token_ids": [10 ** 6], "logprobs": True},
+                       {"logprob_token_ids": list(range(129)), "logprobs": True}):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.chat("Hello!", extra_body=fields)
+            self.assertEqual(refused.exception.param, "logprob_token_ids")
+
+    def test_priority_is_refused_where_it_has_no_effect(self):
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.chat("Hello!", extra_body={"priority": 2})
+        self.assertEqual(refused.exception.param, "priority")
+        with self.assertRaises(openai.BadRequestError):
+            self.chat("Hello!", extra_headers={"X-Vllm-Priority": "2"})
+        self.chat("Hello!", max_tokens=1, extra_body={"priority": 0})
+
     def test_logprobs_name_the_likeliest_token_first(self):
         reply = self.chat("What is the capital of France?", logprobs=True, top_logprobs=3)
         content = reply.choices[0].logprobs.content
@@ -146,6 +174,52 @@ class ApiKey(unittest.TestCase):
             models = openai.OpenAI(base_url=server.url + "/v1", api_key="secret", max_retries=0).models.list()
             self.assertEqual(len(models.data), 1)
             self.assertEqual(server.get("/health"), "")
+
+
+class ThinkingBudget(unittest.TestCase):
+    """The demo model does not reason: with a parser that takes what comes first for reasoning, all of it is, until it is
+    ended."""
+
+    def ask(self, client, budget, **arguments):
+        return client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=60,
+            extra_body={"thinking_token_budget": budget, "ignore_eos": True, "return_token_ids": True}, **arguments)
+
+    def test_reasoning_ends_when_its_budget_is_spent(self):
+        answers = []
+        for options in ((), ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}')):
+            with Server("--served-model-name", "demo", "--reasoning-parser", "deepseek_r1", *options) as server:
+                client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+                for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 4, "n": 3}):
+                    free = self.ask(client, -1, **sampling).choices
+                    held = self.ask(client, 10, **sampling).choices
+                    for one, other in zip(free, held, strict=True):
+                        self.assertIsNone(one.message.content)
+                        self.assertTrue(other.message.content)
+                        self.assertEqual(other.token_ids[:10], one.token_ids[:10])
+                        self.assertTrue(one.message.reasoning.startswith(other.message.reasoning))
+                    chunks = list(self.ask(client, 10, stream=True, **sampling))
+                    for choice in held:
+                        parts = [part.delta for chunk in chunks for part in chunk.choices if part.index == choice.index]
+                        self.assertEqual("".join(part.content or "" for part in parts), choice.message.content)
+                        self.assertEqual("".join(getattr(part, "reasoning", None) or "" for part in parts), choice.message.reasoning)
+                    answers.append([choice.token_ids for choice in held])
+                at_once = self.ask(client, 0, temperature=0)
+                self.assertFalse(at_once.choices[0].message.reasoning)
+                # Beside a grammar.
+                held = client.chat.completions.create(
+                    model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=200, temperature=0,
+                    response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [17, 20]}}},
+                    extra_body={"thinking_token_budget": 8}).choices[0].message
+                self.assertIn(held.content, ("17", "20"))
+        self.assertEqual(answers[:2], answers[2:])  # drafts change nothing
+
+    def test_what_ends_it_may_be_a_sentence(self):
+        end = "Enough.</think>"
+        with Server("--served-model-name", "demo", "--reasoning-parser", "deepseek_r1", "--reasoning-config",
+                    json.dumps({"reasoning_end_str": end})) as server:
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+            self.assertTrue(self.ask(client, 5, temperature=0).choices[0].message.reasoning.endswith("Enough."))
 
 
 class Speculation(unittest.TestCase):

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import unittest
 
-import bench_streams
+from streams import allow_descriptors, read_streams
 from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, nodes_of, wait_until
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -166,9 +166,9 @@ class OneServer(unittest.TestCase):
 
 class ManyStreams(unittest.TestCase):
     def test_a_thousand_streams_at_once_end_alike_whatever_the_soft_limit_of_descriptors(self):
-        bench_streams.allow_descriptors(1100)
+        allow_descriptors(1100)
         with Server(prefix=["bash", "-c", 'ulimit -Sn 256; exec "$@"', "-"]) as server:
-            streams = asyncio.run(bench_streams.read_streams(server.port, 1000, 4))
+            streams = asyncio.run(read_streams(server.port, 1000, 4))
             self.assertEqual(len({text for _, _, text in streams}), 1)
             self.assertEqual(server.wait_idle(), 0)
             self.assertNotIn("cannot accept", server.log())

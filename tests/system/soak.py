@@ -11,8 +11,7 @@ import time
 
 from chaos_test import CONFIGS, NUM_STREAMS, SEED
 from streams import Clients, undisturbed
-from support import Server, leftover_segments, wait_until
-from bench_streams import memory_mib
+from support import Server, leftover_segments, memory, wait_until
 
 FAULT_INTERVAL_S = 5
 MAX_GROWTH = 1.05  # of the median, from the second quarter of the time to the last
@@ -21,7 +20,7 @@ SLACK_MIB, SLACK_DESCRIPTORS = 8, 8
 
 def look(pids):
     """Resident MiB and descriptors of each."""
-    return [(memory_mib(pid, "VmRSS"), len(os.listdir(f"/proc/{pid}/fd"))) for pid in pids]
+    return [(memory(pid, "VmRSS") / 2**20, len(os.listdir(f"/proc/{pid}/fd"))) for pid in pids]
 
 
 def is_flat(samples, what, slack):

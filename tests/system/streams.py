@@ -1,8 +1,11 @@
 """Streaming clients that know what every answer has to be, for the tests that disturb a server under load."""
+import asyncio
 import base64
 import contextlib
 import http.client
 import json
+import re
+import resource
 import threading
 import time
 
@@ -189,3 +192,35 @@ class Clients:
         self.ending.set()
         for thread in self.threads:
             thread.join()
+
+
+async def read_stream(port, tokens):
+    """One stream: when its first event and its end came, and its text; all is read as the client is given it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        data = json.dumps({"model": "demo", "prompt": "Once upon a time", "max_tokens": tokens, "ignore_eos": True,
+                           "temperature": 0, "stream": True}).encode()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                     + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        received, first = b"", None
+        while part := await reader.read(65536):
+            received += part
+            if first is None and b"data: " in received:
+                first = time.monotonic()
+        if b"data: [DONE]\n\n" not in received:
+            raise AssertionError(f"a stream has not ended: {received[:500]}")
+        text = "".join(json.loads(event)["choices"][0]["text"] for event in re.findall(rb"data: (\{.*\})", received))
+        return first, time.monotonic(), text
+    finally:
+        writer.close()
+
+
+async def read_streams(port, count, tokens):
+    """So many of them at once."""
+    return await asyncio.wait_for(asyncio.gather(*(read_stream(port, tokens) for _ in range(count))), DEADLINE_S)
+
+
+def allow_descriptors(count):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))

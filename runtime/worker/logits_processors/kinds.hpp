@@ -14,5 +14,6 @@ MakeLogitsProcessor make_bad_words;
 MakeLogitsProcessor make_min_tokens;
 MakeLogitsProcessor make_logit_bias;
 MakeLogitsProcessor make_penalties;
+MakeLogitsProcessor make_thinking_budget;
 
 }  // namespace troupe

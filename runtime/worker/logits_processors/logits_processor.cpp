@@ -15,7 +15,8 @@ constexpr MakeLogitsProcessor* kInOrder[] = {
     make_bad_words,          //
     make_min_tokens,         //
     make_logit_bias,         //
-    make_penalties,
+    make_penalties,          //
+    make_thinking_budget,
 };
 
 }  // namespace

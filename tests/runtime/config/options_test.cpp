@@ -393,16 +393,16 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
 BOOST_AUTO_TEST_CASE(draft_heads_are_named_by_their_method) {
   const auto head = parse_speculative_config(
                         R"({"method":"eagle","model":"head","num_speculative_tokens":4,
-                            "draft_tensor_parallel_size":2,"adaptive":true})",
+                            "draft_tensor_parallel_size":2,"adaptive":false})",
                         2)
                         .value();
   BOOST_TEST((head.draft_head == DraftHeadKind::kEagle));
   BOOST_TEST(head.draft_model == "head");
-  BOOST_TEST(head.adaptive);
+  BOOST_TEST(!head.adaptive);
   const auto third = parse_speculative_config(
       R"({"method":"eagle3","model":"head","num_speculative_tokens":4})", 1);
   BOOST_TEST((third.value().draft_head == DraftHeadKind::kEagle3));
-  BOOST_TEST(!third.value().adaptive);
+  BOOST_TEST(third.value().adaptive);
   for (const char* method : {"mtp", "deepseek_mtp"}) {
     const auto mtp = parse_speculative_config(R"({"method":")" + std::string(method) + "\"}", 1);
     BOOST_TEST((mtp.value().draft_head == DraftHeadKind::kMtp));

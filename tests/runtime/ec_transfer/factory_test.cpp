@@ -27,8 +27,8 @@ BOOST_AUTO_TEST_CASE(a_shared_object_brings_connectors_of_its_own) {
   ECConnectorContext context{.config = {.connector = "Remembering", .extra_config = "{\"a\":1}"},
                              .encoder_key = "key"};
   const std::shared_ptr<ECConnector> connector = kind->create(context).value();
-  BOOST_TEST((connector->has_cache_item("{\"a\":1}", 0) == std::optional(true)));
-  BOOST_TEST((connector->has_cache_item("key", 0) == std::optional(false)));
+  BOOST_TEST((connector->has_cache_item({.identifier = "{\"a\":1}"}, 0) == std::optional(true)));
+  BOOST_TEST((connector->has_cache_item({.identifier = "key"}, 0) == std::optional(false)));
   const auto refused = kind->create_worker(context);
   BOOST_REQUIRE(!refused.ok());
   BOOST_TEST(refused.error().message == "it has no workers");

@@ -9,8 +9,8 @@ namespace {
 class Remembering final : public ECConnector {
  public:
   explicit Remembering(std::string extra) : extra_(std::move(extra)) {}
-  std::optional<bool> has_cache_item(const std::string& identifier, double) override {
-    return identifier == extra_;
+  std::optional<bool> has_cache_item(const MultiModalFeature& item, double) override {
+    return item.identifier == extra_;
   }
   void update_state_after_alloc(const RequestState&, const MultiModalFeature&) override {}
   std::string build_connector_meta(const SchedulerOutput&) override { return {}; }

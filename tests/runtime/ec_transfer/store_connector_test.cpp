@@ -33,6 +33,11 @@ class SlowStore final : public OutputStore {
     outputs_[identifier].assign(values.begin(), values.end());
     return {};
   }
+  [[nodiscard]] bool needs_fetch() const noexcept override { return is_remote; }
+  /// As save() of ones, once it may.
+  Result<void> fetch(const std::string& identifier, const OutputShape& shape) override {
+    return save(identifier, shape, std::vector<float>(shape.num_values(), 1));
+  }
   void answer(const std::string& identifier, bool has) {
     const std::lock_guard lock(mutex_);
     answers_[identifier] = has;
@@ -47,6 +52,7 @@ class SlowStore final : public OutputStore {
     const std::lock_guard lock(mutex_);
     return outputs_.size();
   }
+  bool is_remote = false;
 
  private:
   std::mutex mutex_;
@@ -56,27 +62,31 @@ class SlowStore final : public OutputStore {
   bool saves_ = true;
 };
 
+std::optional<bool> has(ECConnector& connector, const std::string& identifier, double now) {
+  return connector.has_cache_item({.identifier = identifier, .length = 4}, now);
+}
+
 /// Asks until it is known.
 bool wait_for(ECConnector& connector, const std::string& identifier) {
   while (true) {
-    if (const auto has = connector.has_cache_item(identifier, 0)) return *has;
+    if (const auto known = has(connector, identifier, 0)) return *known;
     std::this_thread::yield();
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_lookup_is_unknown_until_the_store_answers_and_a_miss_if_it_does_not) {
   const auto store = std::make_shared<SlowStore>();
-  StoreConnector connector(store, ConnectorRole::kBoth, /*lookup_timeout_s=*/2);
-  BOOST_TEST(!connector.has_cache_item("a", 10).has_value());
-  BOOST_TEST(!connector.has_cache_item("b", 11).has_value());
-  BOOST_TEST(!connector.has_cache_item("a", 11.9).has_value());
-  BOOST_TEST((connector.has_cache_item("a", 12) == std::optional(false)));
-  BOOST_TEST(!connector.has_cache_item("b", 12).has_value());
+  StoreConnector connector(store, ConnectorRole::kBoth, {.lookup_s = 2});
+  BOOST_TEST(!has(connector, "a", 10).has_value());
+  BOOST_TEST(!has(connector, "b", 11).has_value());
+  BOOST_TEST(!has(connector, "a", 11.9).has_value());
+  BOOST_TEST((has(connector, "a", 12) == std::optional(false)));
+  BOOST_TEST(!has(connector, "b", 12).has_value());
   store->answer("a", true);
   store->answer("b", true);
   BOOST_TEST(wait_for(connector, "b"));
   // The late answer counts.
-  BOOST_TEST((connector.has_cache_item("a", 12) == std::optional(true)));
+  BOOST_TEST((has(connector, "a", 12) == std::optional(true)));
   store->answer("c", false);
   BOOST_TEST(!wait_for(connector, "c"));
   // Once the last request has gone it is asked for again.
@@ -92,26 +102,26 @@ BOOST_AUTO_TEST_CASE(what_the_workers_report_is_known_at_once) {
   const auto store = std::make_shared<SlowStore>();
   store->answer("a", true);
   store->answer("b", false);
-  StoreConnector connector(store, ConnectorRole::kBoth, 1);
+  StoreConnector connector(store, ConnectorRole::kBoth, {});
   BOOST_TEST(wait_for(connector, "a"));
   BOOST_TEST(!wait_for(connector, "b"));
   connector.update_connector_output({.saved = {"b", "unknown"}, .failed = {"a"}});
-  BOOST_TEST((connector.has_cache_item("a", 0) == std::optional(false)));
-  BOOST_TEST((connector.has_cache_item("b", 0) == std::optional(true)));
+  BOOST_TEST((has(connector, "a", 0) == std::optional(false)));
+  BOOST_TEST((has(connector, "b", 0) == std::optional(true)));
   BOOST_TEST(connector.num_items() == 2u);
   // Saved after it could not be loaded, in the same step.
   connector.update_connector_output({.saved = {"a"}, .failed = {"a"}});
-  BOOST_TEST((connector.has_cache_item("a", 0) == std::optional(true)));
+  BOOST_TEST((has(connector, "a", 0) == std::optional(true)));
 }
 
 BOOST_AUTO_TEST_CASE(a_producer_asks_for_nothing) {
-  StoreConnector connector(std::make_shared<SlowStore>(), ConnectorRole::kProducer, 1);
-  BOOST_TEST((connector.has_cache_item("a", 0) == std::optional(false)));
+  StoreConnector connector(std::make_shared<SlowStore>(), ConnectorRole::kProducer, {});
+  BOOST_TEST((has(connector, "a", 0) == std::optional(false)));
   BOOST_TEST(connector.num_items() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(a_step_s_loads_go_to_the_workers_with_their_sizes) {
-  StoreConnector connector(std::make_shared<SlowStore>(), ConnectorRole::kBoth, 1);
+  StoreConnector connector(std::make_shared<SlowStore>(), ConnectorRole::kBoth, {});
   const RequestState request{EngineCoreRequest{}};
   BOOST_TEST(connector.build_connector_meta({}).empty());
   connector.update_state_after_alloc(request, {.identifier = "a b", .length = 4});
@@ -122,7 +132,8 @@ BOOST_AUTO_TEST_CASE(a_step_s_loads_go_to_the_workers_with_their_sizes) {
               std::optional(std::vector<EncoderLoad>{{"a b", 4}, {"", 2}})));
   BOOST_TEST(connector.build_connector_meta({}).empty());
   BOOST_TEST(unpack_encoder_loads("")->empty());
-  for (const char* text : {"1", "1 ", "1 2 a", "0 1 a", "-1 1 a", "x 1 a", "1 1 a1", "1 -1 a"})
+  for (const char* text : {"1", "1 ", "1 0 ", "1 0 2 a", "0 0 1 a", "-1 0 1 a", "x 0 1 a", "1 0 1 a1",
+                           "1 0 -1 a", "1 2 1 a", "1 -1 1 a"})
     BOOST_TEST(!unpack_encoder_loads(text).has_value(), text);
 }
 
@@ -211,6 +222,60 @@ BOOST_AUTO_TEST_CASE(saves_wait_on_their_own_thread_within_the_buffer_and_are_do
     third.get();
   }
   BOOST_TEST(store->num_outputs() == 2u);  // the bad one is none
+}
+
+BOOST_AUTO_TEST_CASE(outputs_behind_a_network_are_fetched_while_steps_go_on) {
+  const auto store = std::make_shared<SlowStore>();
+  store->is_remote = true;
+  store->let_save(false);
+  for (const char* identifier : {"a", "bad", "late"}) store->answer(identifier, true);
+  StoreConnector connector(store, ConnectorRole::kBoth, {.fetch_s = 5});
+  std::string metadata;
+  std::size_t num_fetches = 0;
+  for (const char* identifier : {"a", "bad", "late"}) {
+    ++num_fetches;
+    // It is found, which is not yet enough.
+    while (unpack_encoder_loads(metadata)->size() < num_fetches) {
+      BOOST_REQUIRE(!has(connector, identifier, 0).has_value());
+      metadata += connector.build_connector_meta({});
+    }
+  }
+  BOOST_TEST((unpack_encoder_loads(metadata) ==
+              std::optional(std::vector<EncoderLoad>{
+                  {"a", 4, true}, {"bad", 4, true}, {"late", 4, true}})));
+  {
+    Side side(store);
+    // The step goes on, and so does the next one.
+    side.worker.start_load_caches(metadata);
+    BOOST_TEST(side.worker.get_finished().empty());
+    BOOST_TEST(!has(connector, "a", 4.9).has_value());
+    store->let_save(true);
+    ECConnectorOutput report;
+    while (report.fetched.size() < 3) {
+      const ECConnectorOutput next = side.worker.get_finished();
+      report.fetched.insert(report.fetched.end(), next.fetched.begin(), next.fetched.end());
+      report.failed.insert(report.failed.end(), next.failed.begin(), next.failed.end());
+      std::this_thread::yield();
+    }
+    BOOST_TEST((report.fetched == std::vector<std::string>{"a", "bad", "late"}));
+    BOOST_TEST((report.failed == std::vector<std::string>{"bad"}));
+    // Without a report it is a miss at last.
+    BOOST_TEST((has(connector, "late", 5) == std::optional(false)));
+    connector.update_connector_output(report);
+    BOOST_TEST((has(connector, "a", 5) == std::optional(true)));
+    BOOST_TEST((has(connector, "bad", 5) == std::optional(false)));
+    BOOST_TEST((has(connector, "late", 5) == std::optional(true)));
+    side.worker.start_load_caches(pack_encoder_loads({{"a", 2}}));
+    BOOST_TEST((side.worker.get_finished().failed == std::vector<std::string>{"a"}));
+    side.worker.start_load_caches(pack_encoder_loads({{"a", 4}}));
+    BOOST_TEST((side.worker.get_finished().loaded == std::vector<std::string>{"a"}));
+    BOOST_TEST((side.values("a") == std::vector<float>(4 * kHidden, 1)));
+    // What waits at the end is dropped.
+    store->let_save(false);
+    side.worker.start_load_caches(pack_encoder_loads({{"b", 1, true}, {"c", 1, true}}));
+    store->let_save(true);
+  }
+  BOOST_TEST(store->num_outputs() <= 4u);
 }
 
 BOOST_AUTO_TEST_CASE(a_consumer_saves_nothing) {

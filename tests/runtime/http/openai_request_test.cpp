@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/reasoning/reasoning_format.hpp"
 #include "tests/runtime/http/request_defaults.hpp"
 
 namespace troupe {
@@ -33,6 +34,72 @@ BOOST_AUTO_TEST_CASE(a_bare_completion_has_the_api_defaults) {
        expected));
 }
 
+BOOST_AUTO_TEST_CASE(priority_is_refused_where_nothing_is_scheduled_by_it) {
+  ServerDefaults server = defaults();
+  server.by_priority = false;
+  BOOST_TEST(parse_completion_request(R"({"prompt":"a","priority":0})", server).ok());
+  const auto refused = parse_completion_request(R"({"prompt":"a","priority":3})", server);
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(refused.error().param == "priority");
+  BOOST_TEST(refused.error().message.starts_with("priority is 3, this server does not schedule"));
+}
+
+BOOST_AUTO_TEST_CASE(a_thinking_budget_has_the_markers_of_the_model) {
+  ServerDefaults server = defaults();
+  server.answers.reasoning = *find_reasoning_format("qwen3");
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
+  const auto budget = [&](const std::string& fields) {
+    return parse_chat_request(chat + fields + "}", server).value().params.thinking_budget;
+  };
+  const auto made = budget(R"("thinking_token_budget":5)");
+  BOOST_REQUIRE(made.has_value());
+  BOOST_TEST(made->num_tokens == 5);
+  BOOST_TEST(made->starts_inside);
+  BOOST_TEST(made->begin == "<think>");
+  BOOST_TEST(made->ends.get() == (std::vector<std::string>{"</think>", "<tool_call>"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(made->forced_end == "</think>");
+  BOOST_TEST(!budget(R"("thinking_token_budget":-1)").has_value());
+  // Where reasoning is off there is nothing to limit.
+  BOOST_TEST(!budget(R"("thinking_token_budget":5,"reasoning_effort":"none")").has_value());
+  server.answers.budget_end = "Enough.</think>";
+  BOOST_TEST(budget(R"("thinking_token_budget":0)")->forced_end == "Enough.</think>");
+  // A completion's prompt tells whether reasoning has begun.
+  const auto completion =
+      parse_completion_request(R"({"prompt":"a","thinking_token_budget":5})", server);
+  BOOST_TEST(!completion.value().params.thinking_budget->starts_inside);
+}
+
+BOOST_AUTO_TEST_CASE(allowed_tools_are_the_only_ones_that_are_called) {
+  ServerDefaults server = defaults();
+  server.answers.tools = find_tool_format("hermes");
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[)"
+      R"({"type":"function","function":{"name":"find"}},)"
+      R"({"type":"function","function":{"name":"stop"}}],)"
+      R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"MODE","tools":)"
+      R"([{"type":"function","function":{"name":"stop"}}]}}})";
+  const auto parse = [&](const std::string& mode) {
+    std::string with_mode = body;
+    with_mode.replace(with_mode.find("MODE"), 4, mode);
+    return parse_chat_request(with_mode, server).value();
+  };
+  for (const char* mode : {"auto", "required"}) {
+    const ChatRequest request = parse(mode);
+    // The prompt shows all of them; the grammar has those that are allowed.
+    BOOST_TEST(request.prompt.tools_json.find("find") != std::string::npos);
+    BOOST_REQUIRE(request.params.structured_outputs.has_value());
+    const std::string& tag = request.params.structured_outputs->texts.front();
+    BOOST_TEST(tag.find("stop") != std::string::npos);
+    BOOST_TEST(tag.find("find") == std::string::npos);
+    BOOST_TEST(request.answer.declarations->has("stop"));
+    BOOST_TEST(!request.answer.declarations->has("find"));
+  }
+  // Where a grammar cannot hold the model to them, the prompt shows no others.
+  server.answers.tools = nullptr;
+  BOOST_TEST(parse("auto").prompt.tools_json.find("find") == std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(every_sampling_field_is_read) {
   const CompletionRequest request = completion(
       R"(,"temperature":0.5,"top_p":0.9,"top_k":5,"min_p":0.1,"presence_penalty":1,)"
@@ -42,7 +109,7 @@ BOOST_AUTO_TEST_CASE(every_sampling_field_is_read) {
       R"("spaces_between_special_tokens":false,"include_stop_str_in_output":true,)"
       R"("logit_bias":{"3":500,"4":-0.5},"allowed_token_ids":[3,4],"bad_words":["x"],)"
       R"("repetition_detection":{"max_pattern_size":8,"min_pattern_size":2,"min_count":3},)"
-      R"("cache_salt":"s","priority":-3,"request_id":"r","truncate_prompt_tokens":-1,)"
+      R"("logprob_token_ids":[9,3],"cache_salt":"s","priority":-3,"request_id":"r","truncate_prompt_tokens":-1,)"
       R"("return_token_ids":true,"return_tokens_as_token_ids":true,"model":"m",)"
       R"("stream_interval":4,"user":"u","unknown":{"x":[1]})");
   const SamplingParams& params = request.params;
@@ -62,6 +129,8 @@ BOOST_AUTO_TEST_CASE(every_sampling_field_is_read) {
   BOOST_TEST(params.min_tokens == 3);
   BOOST_TEST(*params.logprobs == 4);
   BOOST_TEST(*params.prompt_logprobs == 2);
+  BOOST_TEST((params.logprob_token_ids == std::vector<TokenId>{9, 3}));
+  BOOST_TEST(*request.num_shown_logprobs() == kAllLogprobs);
   BOOST_TEST(params.skip_reading_prefix_cache);
   BOOST_TEST(!params.skip_special_tokens);
   BOOST_TEST(!params.spaces_between_special_tokens);
@@ -200,9 +269,10 @@ BOOST_AUTO_TEST_CASE(calls_that_may_begin_are_held_as_the_server_or_a_function_s
   };
   BOOST_TEST(!request("").params.structured_outputs.has_value());
   BOOST_TEST(request(R"(,"strict":true)").params.structured_outputs.has_value());
-  // It is for the server, and not shown to the model.
+  // It is for the server, and not shown to the model; that there are no parameters is.
   BOOST_TEST(request(R"(,"strict":true)").prompt.tools_json ==
-             R"([{"type":"function","function":{"name":"f"}}])");
+             R"([{"type":"function","function":{"name":"f",)"
+             R"("parameters":{"type":"object","properties":{}}}}])");
   settings.answers.strict_level = ToolStrictLevel::kFunction;
   BOOST_TEST(request("").params.structured_outputs->field == "tools");
   BOOST_TEST(!request("", R"(,"tool_choice":"none")").params.structured_outputs.has_value());

@@ -9,6 +9,7 @@ inline ServerDefaults defaults() {
   ServerDefaults defaults;
   defaults.max_model_len = 1000;
   defaults.vocab_size = 100;
+  defaults.by_priority = true;
   return defaults;
 }
 

@@ -472,6 +472,21 @@ BOOST_AUTO_TEST_CASE(a_request_may_name_its_group_and_its_session) {
               Placement{.session_id = "t", .kv_transfer_params = R"({"do_remote_decode":true})"}));
 }
 
+BOOST_AUTO_TEST_CASE(a_header_says_whether_a_request_is_blended) {
+  const std::string path = "/v1/completions";
+  const std::string body = R"({"prompt":"hi"})";
+  BOOST_TEST(has(post(path, body, "X-Enable-Blending: yes\r\n"),
+                 "X-Enable-Blending is \\\"yes\\\", it must be true or false"));
+  post(path, body, "X-Enable-Blending: true\r\n");
+  BOOST_TEST(engine.last_placement().kv_transfer_params == R"({"enable_blending":true})");
+  reopen();  // the first one is running
+  post(path, R"({"prompt":"hi","kv_transfer_params":{"enable_blending":false}})",
+       "X-Enable-Blending: true\r\n");
+  // The last one counts.
+  BOOST_TEST(engine.last_placement().kv_transfer_params ==
+             R"({"enable_blending":true,"enable_blending":false})");
+}
+
 BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {
   get("/health");
   get("/metrics");

@@ -194,6 +194,31 @@ BOOST_AUTO_TEST_CASE(blended_blocks_do_not_enter_the_prefix_cache) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(blended_blocks_do_not_enter_the_stores_of_other_connectors) {
+  const std::vector<std::vector<TokenId>> prompts = {prompt_of(kOrder), prompt_of(kOther)};
+  const std::vector<Answer> expected = exact({}, prompts);
+  const std::string both = R"({"kv_connector":"MultiConnector","kv_role":"kv_both",)"
+                           R"("kv_connector_extra_config":{"connectors":[)" +
+                           blending(R"("blend_recompute_ratios":[0])") +
+                           R"(,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}})";
+  for (const bool async : {false, true}) {
+    TransferEngine engine({.num_blocks = 100, .async_scheduling = async, .transfer = both});
+    const std::vector<Answer> answers = engine.run(prompts);
+    BOOST_TEST((answers[0] == expected[0]));
+    BOOST_TEST(answers[1].num_blended == num_tokens_of(kOther));
+    BOOST_TEST(engine.num_external_hits() < 8u);
+    engine.reset_prefix_cache();
+    // What is exact is loaded; of what was blended there is nothing.
+    BOOST_TEST((engine.run({prompts[0]})[0] == expected[0]));
+    const std::uint64_t num_hits = engine.num_external_hits();
+    BOOST_TEST(num_hits > 100u);
+    engine.reset_prefix_cache();
+    const std::map<std::size_t, std::string> off = {{0, R"({"enable_blending":false})"}};
+    BOOST_TEST((engine.run({prompts[1]}, false, {}, off)[0] == expected[1]));
+    BOOST_TEST(engine.num_external_hits() < num_hits + 8);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_request_says_whether_and_how_it_is_blended) {
   const std::vector<std::vector<TokenId>> prompts = {prompt_of(kOrder), prompt_of(kOther)};
   const std::vector<Answer> expected = exact({}, prompts);

@@ -21,7 +21,7 @@ std::string offloading(const std::string& extra = "{}") {
          extra + "}";
 }
 std::string files_in(const BlockFolder& folder, const std::string& role = "kv_both") {
-  return R"({"kv_connector":"ExampleConnector","kv_role":")" + role +
+  return R"({"kv_connector":"FileConnector","kv_role":")" + role +
          R"(","kv_connector_extra_config":{"shared_storage_path":")" + folder.path().string() +
          "\"}}";
 }

@@ -144,6 +144,102 @@ BOOST_AUTO_TEST_CASE(blocks_that_nobody_reads_are_free_when_their_lease_ends) {
   BOOST_TEST(prefiller.num_free_blocks() == num_free);
 }
 
+// ---- prompts that are read while they are computed ----------------------------------------------
+
+const char* const kEarly =
+    R"({"do_remote_decode":true,"do_remote_prefill":false,"begin_early":true})";
+
+/// Of seven steps, and three parts of a load.
+std::vector<TokenId> long_prompt() {
+  std::vector<TokenId> prompt;
+  for (std::int32_t t = 0; t < 300; ++t) prompt.push_back(3 + (t * 7 + t * t % 11) % 90);
+  return prompt;
+}
+
+/// The prompt's first step is done.
+std::string begin_prompt(TransferEngine& prefiller, RequestId& id) {
+  // The first result of all tells where the ranks are.
+  prefiller.run({{5, 6, 7}});
+  id = prefiller.add(long_prompt(), kEarly);
+  const EngineCoreOutputs outputs = prefiller.step();
+  BOOST_REQUIRE(outputs.outputs.size() == 1u);
+  BOOST_TEST((outputs.outputs[0].id == id));
+  BOOST_TEST(outputs.outputs[0].new_token_ids.empty());
+  BOOST_TEST(!outputs.outputs[0].finish_reason.has_value());
+  return outputs.outputs[0].kv_transfer_params;
+}
+
+void step_often(TransferEngine& engine) {
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    engine.step();
+  }
+}
+
+void check_stream(EngineSetup from, EngineSetup to) {
+  from.num_blocks = to.num_blocks = 200;
+  const Answer expected = TransferEngine(to).run({long_prompt()})[0];
+  from.transfer = to.transfer = peer();
+  TransferEngine prefiller(from);
+  TransferEngine decoder(to);
+  const std::int32_t num_free = prefiller.num_free_blocks();
+  RequestId prompt{};
+  const std::string params = begin_prompt(prefiller, prompt);
+  const RequestId id = decoder.add(long_prompt(), params);
+  // Each goes on a little while the other one is where it was.
+  for (int i = 0; i < 6; ++i) {
+    step_often(decoder);
+    prefiller.step();
+  }
+  BOOST_TEST((decoder.finish(id) == expected));
+  BOOST_TEST(decoder.num_external_hits() == 299u);
+  BOOST_TEST(decoder.num_failed() == 0u);
+  wait_until_idle(prefiller);
+  BOOST_TEST(prefiller.num_free_blocks() == num_free);
+  BOOST_TEST(prefiller.connector<PeerKVConnector>().num_open() == 0u);
+  BOOST_TEST(decoder.connector<PeerKVConnector>().num_open() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_prompt_is_loaded_while_it_is_computed) { check_stream({}, {}); }
+BOOST_AUTO_TEST_CASE(so_is_one_with_sliding_windows_and_of_other_ranks) {
+  check_stream({.model = "gemma3_text"}, {.model = "gemma3_text"});
+  check_stream({.tensor_parallel_size = 2, .block_size = 16}, {});
+}
+
+BOOST_AUTO_TEST_CASE(a_prompt_that_is_given_up_is_computed_by_its_reader) {
+  const EngineSetup setup{.num_blocks = 200, .transfer = peer()};
+  const Answer expected = TransferEngine({.num_blocks = 200}).run({long_prompt()})[0];
+  for (const char* reason : {"aborted", "failed", "gone"}) {
+    BOOST_TEST_CONTEXT(reason) {
+      std::optional<TransferEngine> prefiller(setup);
+      const std::int32_t num_free = prefiller->num_free_blocks();
+      TransferEngine decoder(setup);
+      RequestId prompt{};
+      const std::string params = begin_prompt(*prefiller, prompt);
+      const RequestId id = decoder.add(long_prompt(), params);
+      prefiller->step();
+      step_often(decoder);
+      if (reason == std::string("aborted")) {
+        prefiller->abort(prompt);
+        prefiller->run({{5, 6, 7}});
+      } else if (reason == std::string("failed")) {
+        // What was planned before the step failed may be in other places now.
+        prefiller->lose_steps(1);
+        static_cast<void>(prefiller->finish(prompt));
+      } else {
+        prefiller.reset();
+      }
+      BOOST_TEST((decoder.finish(id) == expected));
+      BOOST_TEST(decoder.num_failed() == 1u);
+      BOOST_TEST(decoder.connector<PeerKVConnector>().num_open() == 0u);
+      if (!prefiller) continue;
+      wait_until_idle(*prefiller);
+      BOOST_TEST(prefiller->num_free_blocks() == num_free);
+      BOOST_TEST(prefiller->connector<PeerKVConnector>().num_open() == 0u);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(endpoints_come_back_as_they_were_written) {
   for (const PeerEndpoint& endpoint :
        {PeerEndpoint{.local = "a-b"}, PeerEndpoint{.local = "x", .host = "10.0.0.1", .port = 7},

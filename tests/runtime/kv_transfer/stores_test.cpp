@@ -177,8 +177,9 @@ BOOST_AUTO_TEST_CASE(an_unknown_connector_names_those_that_there_are) {
   ConnectorConfig config{.connector = "NixlConnector"};
   BOOST_TEST(find_kv_connector(config).error().message ==
              "kv-transfer-config: kv_connector NixlConnector is unknown, there are "
-             "OffloadingConnector, PeerConnector, ExampleConnector, LMCacheConnectorV1, "
-             "MultiConnector, BlendConnector, DecodeBenchConnector");
+             "OffloadingConnector, PeerConnector, FileConnector, ExampleConnector, "
+             "SharedStorageConnector, LMCacheConnectorV1, MultiConnector, BlendConnector, "
+             "DecodeBenchConnector");
   config.module_path = "/missing.so";
   BOOST_TEST((find_kv_connector(config).error().code == ErrorCode::kNotFound));
 }
@@ -195,9 +196,9 @@ BOOST_AUTO_TEST_CASE(the_extra_configuration_refuses_what_it_does_not_know) {
              prefix + "cpu_bytes_to_use must be an integer from 1 on, it is 0");
   BOOST_TEST(error_of("OffloadingConnector", R"({"cpu_bytes":5})") ==
              prefix + "cpu_bytes is unknown");
-  BOOST_TEST(error_of("ExampleConnector", R"({"shared_storage_path":""})") ==
+  BOOST_TEST(error_of("FileConnector", R"({"shared_storage_path":""})") ==
              prefix + "shared_storage_path must be a string that is not empty, it is \"\"");
-  BOOST_TEST(error_of("ExampleConnector", R"({"max_bytes":1.5})") ==
+  BOOST_TEST(error_of("FileConnector", R"({"max_bytes":1.5})") ==
              prefix + "max_bytes must be an integer from 0 on, it is 1.5");
 }
 

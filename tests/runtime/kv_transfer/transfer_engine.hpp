@@ -122,22 +122,37 @@ class TransferEngine {
     std::vector<Answer> answers(prompts.size());
     const std::uint64_t first = next_id_;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      EngineCoreRequest request;
-      request.id = RequestId{next_id_++};
-      request.prompt_token_ids = prompts[i];
-      request.params.temperature = 0;
-      request.params.ignore_eos = true;
-      request.params.max_tokens = 7;
-      request.params.logprobs = 2;
-      request.cache_salt = salt;
-      if (const auto params = transfer_params.find(i); params != transfer_params.end()) {
-        request.kv_transfer_params = params->second;
-        if (is_prefill(params->second)) request.params.max_tokens = 1;
-      }
-      BOOST_REQUIRE(scheduler_->add_request(std::move(request), 0).ok());
+      const auto params = transfer_params.find(i);
+      static_cast<void>(
+          add(prompts[i], params == transfer_params.end() ? "" : params->second, salt));
       if (!together || i + 1 == prompts.size()) run_all(answers, first);
     }
     return answers;
+  }
+  /// A request that steps and finish go on with.
+  RequestId add(const std::vector<TokenId>& prompt, const std::string& transfer_params,
+                const std::string& salt = {}) {
+    EngineCoreRequest request;
+    request.id = RequestId{next_id_++};
+    request.prompt_token_ids = prompt;
+    request.params.temperature = 0;
+    request.params.ignore_eos = true;
+    request.params.max_tokens = is_prefill(transfer_params) ? 1 : 7;
+    request.params.logprobs = 2;
+    request.cache_salt = salt;
+    request.kv_transfer_params = transfer_params;
+    const RequestId id = request.id;
+    BOOST_REQUIRE(scheduler_->add_request(std::move(request), 0).ok());
+    return id;
+  }
+  /// Pre: the request is the last one that was added, and has got no token yet.
+  Answer finish(RequestId id) {
+    std::vector<Answer> answers(1);
+    run_all(answers, value(id));
+    return std::move(answers.front());
+  }
+  void abort(RequestId id) {
+    static_cast<void>(scheduler_->finish_requests({&id, 1}, RequestStatus::kFinishedAborted));
   }
   /// So many steps with tokens that follow fail: the workers do not see them.
   void lose_steps(int count) { num_steps_to_lose_ = count; }
@@ -155,10 +170,12 @@ class TransferEngine {
     scheduler_->flush();
     return kv_cache_->pool().num_free_blocks();
   }
-  /// While others may still read the blocks of finished requests, steps continue.
-  void step() {
+  /// While requests have ended and others still may read their blocks, steps go on.
+  EngineCoreOutputs step() {
     const SchedulerOutput step = run_now(scheduler_->schedule(0));
-    static_cast<void>(run_now(scheduler_->update_from_output(step, execute(step), 0)));
+    ModelRunnerOutput result = execute(step);
+    num_failed_ += result.kv_connector.failed_recving.size();
+    return run_now(scheduler_->update_from_output(step, std::move(result), 0));
   }
   CacheMoved move_cache(bool is_import, const std::string& folder) {
     const auto started = scheduler_->start_cache_move({.is_import = is_import, .folder = folder});

@@ -46,6 +46,20 @@ BOOST_AUTO_TEST_CASE(a_clients_uuid_is_the_identifier_unless_there_are_kwargs) {
              "67355ad92540698f3a58c81f172eb0e7607811a86f501575c5e22159992e1fe0");
 }
 
+BOOST_AUTO_TEST_CASE(no_picture_has_the_identifier_of_a_part) {
+  BOOST_TEST(part_identifier("a", 0) == "a");
+  BOOST_TEST(part_identifier("a", 12) == "a~part12");
+  BOOST_TEST(picture_of_part("a~part12") == "a");
+  BOOST_TEST(picture_of_part("a~part1~part2") == "a~part1");
+  for (const char* uuid : {"a", "a-1", "1", "", "part1", "a~part", "a~part1b",
+                           "550e8400-e29b-41d4-a716-446655440000"}) {
+    BOOST_TEST(picture_of_part(uuid) == uuid);
+    if (*uuid != 0) BOOST_TEST(identifier(uuid, "") == uuid);
+  }
+  for (const char* uuid : {"a~part1", "~part0", "a~part1~part2"})
+    BOOST_TEST(identifier(uuid, "").size() == 64u);
+}
+
 BOOST_AUTO_TEST_CASE(values_that_look_alike_have_different_hashes) {
   std::set<std::string> hashes;
   std::size_t num_values = 0;

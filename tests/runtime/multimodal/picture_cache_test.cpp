@@ -12,7 +12,8 @@
 #include <random>
 
 #include "runtime/multimodal/byte_lru.hpp"
-#include "runtime/multimodal/shared_items.hpp"
+#include "runtime/multimodal/media_hasher.hpp"
+#include "runtime/transport/shared_items.hpp"
 
 namespace troupe {
 namespace {
@@ -41,6 +42,10 @@ struct Folder {
   }
   fs::path path;
 };
+
+void keep(SharedItems& items, const std::string& name, const ItemData& data) {
+  items.keep({&name, 1}, {&data, 1});
+}
 
 BOOST_AUTO_TEST_CASE(what_was_used_last_goes_last) {
   ByteLru<int> lru(10);
@@ -119,10 +124,10 @@ BOOST_AUTO_TEST_CASE(what_the_engine_lacks_is_told_and_forgotten) {
   const PictureCacheOptions options{.kind = "lru", .max_bytes = 1000};
   const auto front_end = make_picture_cache(options).value();
   const auto engine = make_item_cache(options).value();
-  front_end->keep("p", {data_of("p", 10), data_of("p-1", 10)});
-  std::vector<MultiModalFeature> items = {item_of("p"), item_of("p-1")};
+  front_end->keep("p", {data_of("p", 10), data_of("p~part1", 10)});
+  std::vector<MultiModalFeature> items = {item_of("p"), item_of("p~part1")};
   std::vector<std::string> missing = engine->complete(items);
-  BOOST_TEST(missing == (std::vector<std::string>{"p", "p-1"}));
+  BOOST_TEST(missing == (std::vector<std::string>{"p", "p~part1"}));
   BOOST_TEST(front_end->find("p", true).empty());
   missing.erase(missing.begin());
   front_end->forget(missing);  // a part of it is enough
@@ -146,17 +151,17 @@ BOOST_AUTO_TEST_CASE(processes_share_the_items_of_a_segment) {
   auto front_end = make_picture_cache(options).value();
   const auto other_front_end = make_picture_cache(options).value();
   const auto engine = make_item_cache(options).value();
-  front_end->keep("p", {data_of("p", 5000), data_of("p-1", 1)});
+  front_end->keep("p", {data_of("p", 5000), data_of("p~part1", 1)});
   front_end->keep("large", {data_of("large", (1 << 20) + 1)});
   BOOST_TEST((other_front_end->find("p", false) == std::vector<ItemData>{nullptr, nullptr}));
   const std::vector<ItemData> copies = other_front_end->find("p", true);
   BOOST_REQUIRE(copies.size() == 2u);
   BOOST_TEST(*copies[0] == *data_of("p", 5000));
   BOOST_TEST(other_front_end->find("large", false).empty());
-  std::vector<MultiModalFeature> items = {item_of("p"), item_of("p-1"), item_of("large")};
+  std::vector<MultiModalFeature> items = {item_of("p"), item_of("p~part1"), item_of("large")};
   BOOST_TEST(engine->complete(items) == std::vector<std::string>{"large"});
-  BOOST_TEST(*items[1].data == *data_of("p-1", 1));
-  front_end.reset();  // the others continue
+  BOOST_TEST(*items[1].data == *data_of("p~part1", 1));
+  front_end.reset();  // the others go on
   BOOST_TEST(other_front_end->find("p", false).size() == 2u);
   other_front_end->clear();
   BOOST_TEST(engine->complete(items = {item_of("p")}).size() == 1u);
@@ -168,7 +173,7 @@ BOOST_AUTO_TEST_CASE(the_oldest_items_of_a_full_segment_go_first) {
   constexpr std::size_t kItemBytes = 70'001;
   for (int i = 0; i < 100; ++i) {
     const std::string name = "p" + std::to_string(i);
-    items->keep(name, {data_of(name, kItemBytes)});
+    keep(*items, name, data_of(name, kItemBytes));
     BOOST_REQUIRE(items->num_parts(name) == 1u);
     int num_there = 0;
     for (int k = 0; k <= i; ++k) {
@@ -183,9 +188,139 @@ BOOST_AUTO_TEST_CASE(the_oldest_items_of_a_full_segment_go_first) {
     }
     BOOST_REQUIRE(num_there >= std::min(i + 1, 12));
   }
-  items->keep("half", {data_of("half", SharedItems::kMinBytes / 2 + 1)});
+  keep(*items, "half", data_of("half", SharedItems::kMinBytes / 2 + 1));
   BOOST_TEST(items->num_parts("half") == 0u);
   BOOST_TEST(items->num_parts("p99") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_pinned_item_keeps_its_place_until_nobody_needs_it) {
+  const Folder folder;
+  const auto front_end = SharedItems::open(folder.items(SharedItems::kMinBytes)).value();
+  const auto engine = SharedItems::open(folder.items(SharedItems::kMinBytes)).value();
+  constexpr std::size_t kItemBytes = 100'000;
+  keep(*front_end, "p", data_of("p", kItemBytes));
+  auto pinned = engine->pin("p");
+  BOOST_REQUIRE(pinned.has_value());
+  BOOST_TEST(!engine->pin("unknown").has_value());
+  // A worker reads it where it lies.
+  SharedItemReader worker;
+  auto read = worker.read(pinned->address).value();
+  const auto is_whole = [&] {
+    const ItemData expected = data_of("p", kItemBytes);
+    return std::ranges::equal(read.bytes, *expected);
+  };
+  BOOST_TEST(is_whole());
+  const auto fill = [&](int first) {
+    for (int i = first; i < first + 20; ++i) {
+      const std::string name = "n" + std::to_string(i);
+      keep(*front_end, name, data_of(name, kItemBytes));
+    }
+  };
+  fill(0);
+  BOOST_TEST(is_whole());
+  BOOST_TEST(front_end->num_parts("p") == 1u);
+  BOOST_TEST(front_end->num_parts("n19") == 0u);  // there was no room
+  front_end->clear();
+  fill(20);
+  BOOST_TEST(is_whole());
+  BOOST_TEST(front_end->num_parts("p") == 0u);
+  // The worker needs it still.
+  const SharedItemAddress address = pinned->address;
+  pinned.reset();
+  fill(40);
+  BOOST_TEST(is_whole());
+  read = {};
+  fill(60);
+  BOOST_TEST(front_end->num_parts("n79") == 1u);
+  BOOST_TEST(worker.read(address).error().message ==
+             "the shared cache of pictures in " + (folder.path / "items").string() +
+                 " does not have it (any more)");
+  // Half of the ring at most.
+  std::vector<SharedItems::Pinned> held;
+  for (int i = 60; i < 80; ++i)
+    if (auto one = engine->pin("n" + std::to_string(i))) held.push_back(*std::move(one));
+  BOOST_TEST(held.size() == 5u);
+}
+
+BOOST_AUTO_TEST_CASE(pins_of_a_killed_process_do_not_count) {
+  const Folder folder;
+  const SharedItems::Options options = folder.items(SharedItems::kMinBytes);
+  const auto items = SharedItems::open(options).value();
+  constexpr std::size_t kItemBytes = 300'000;
+  keep(*items, "p", data_of("p", kItemBytes));
+  int ready[2];
+  BOOST_REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto own = SharedItems::open(options);
+    const auto pinned = own.ok() ? (*own)->pin("p") : std::nullopt;
+    static_cast<void>(::write(ready[1], pinned ? "x" : "-", 1));
+    while (true) ::pause();
+  }
+  char byte = 0;
+  BOOST_REQUIRE(::read(ready[0], &byte, 1) == 1);
+  BOOST_REQUIRE(byte == 'x');
+  const auto fill = [&](const std::string& name) {
+    for (int i = 0; i < 4; ++i)
+      keep(*items, name + std::to_string(i), data_of(name + std::to_string(i), kItemBytes));
+  };
+  fill("a");
+  BOOST_TEST(items->num_parts("p") == 1u);
+  ::kill(child, SIGKILL);
+  BOOST_REQUIRE(::waitpid(child, nullptr, 0) == child);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  fill("b");
+  BOOST_TEST(items->num_parts("p") == 0u);
+  BOOST_TEST(items->num_parts("b3") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(an_address_of_an_earlier_segment_is_refused) {
+  const Folder folder;
+  const SharedItems::Options options = folder.items(SharedItems::kMinBytes);
+  SharedItemAddress address;
+  SharedItemReader reader;
+  {
+    const auto items = SharedItems::open(options).value();
+    keep(*items, "p", data_of("p", 10));
+    address = items->pin("p")->address;
+  }
+  BOOST_TEST((reader.read(address).error().code == ErrorCode::kIo));  // it has no file
+  const auto items = SharedItems::open(options).value();
+  keep(*items, "p", data_of("p", 10));
+  BOOST_TEST((reader.read(address).error().code == ErrorCode::kNotFound));
+  BOOST_TEST(fs::exists(options.file));
+  const SharedItemAddress now = items->pin("p")->address;
+  BOOST_TEST((unpack_shared_item(pack_shared_item(now)) == std::optional(now)));
+  BOOST_TEST(reader.read(now).value().bytes.size() == 10u);
+}
+
+BOOST_AUTO_TEST_CASE(workers_of_the_host_are_given_where_items_lie) {
+  const Folder folder;
+  PictureCacheOptions options{.kind = "shm",
+                              .max_bytes = 4 << 20,
+                              .max_object_bytes = 2 << 20,
+                              .key = "model",
+                              .directory = folder.path,
+                              .workers_share = true};
+  const auto front_end = make_picture_cache(options).value();
+  const auto engine = make_item_cache(options).value();
+  front_end->keep("p", {data_of("p", 1'500'000)});
+  front_end->keep("q", {data_of("q", 1'500'000)});
+  SharedItemReader worker;
+  {
+    std::vector<MultiModalFeature> items = {item_of("p"), item_of("q"), item_of("p")};
+    BOOST_TEST(engine->complete(items).empty());
+    const auto address = unpack_shared_item(*items[0].data);
+    BOOST_REQUIRE(address.has_value());
+    BOOST_TEST(std::ranges::equal(worker.read(*address).value().bytes, *data_of("p", 1'500'000)));
+    BOOST_TEST((*items[2].data == *items[0].data));
+    // Of what is beyond half of the ring they are given the data.
+    BOOST_TEST((*items[1].data == *data_of("q", 1'500'000)));
+  }
+  std::vector<MultiModalFeature> items = {item_of("q")};
+  BOOST_TEST(engine->complete(items).empty());
+  BOOST_TEST(unpack_shared_item(*items[0].data).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(the_last_one_removes_the_segment_and_what_others_left_is_not_found) {
@@ -196,7 +331,7 @@ BOOST_AUTO_TEST_CASE(the_last_one_removes_the_segment_and_what_others_left_is_no
   {
     const auto items = SharedItems::open(options).value();
     BOOST_TEST(items->num_parts("p") == 0u);
-    items->keep("p", {data_of("p", 10)});
+    keep(*items, "p", data_of("p", 10));
     const auto others = SharedItems::open(options).value();
     BOOST_TEST(others->num_parts("p") == 1u);
   }
@@ -230,7 +365,7 @@ BOOST_AUTO_TEST_CASE(a_killed_process_neither_blocks_nor_spoils_the_segment) {
       const auto own = SharedItems::open(options);
       for (int i = 0; own.ok(); ++i) {
         const std::string name = "c" + std::to_string(i % 30);
-        (*own)->keep(name, {data_of(name, kItemBytes)});
+        keep(**own, name, data_of(name, kItemBytes));
         static_cast<void>((*own)->find(name));
         if (i % 7 == 6) (*own)->clear();
         static_cast<void>(::write(ready[1], "x", 1));
@@ -247,7 +382,7 @@ BOOST_AUTO_TEST_CASE(a_killed_process_neither_blocks_nor_spoils_the_segment) {
     BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
     ::close(ready[0]);
     BOOST_TEST(WIFSIGNALED(status));
-    items->keep("p", {data_of("p", kItemBytes)});
+    keep(*items, "p", data_of("p", kItemBytes));
     const ItemData found = items->find("p");
     BOOST_REQUIRE(found != nullptr);
     BOOST_TEST((*found == *data_of("p", kItemBytes)));

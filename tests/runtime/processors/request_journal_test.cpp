@@ -519,6 +519,49 @@ BOOST_FIXTURE_TEST_CASE(a_prompt_is_computed_by_one_group_and_continued_by_anoth
   BOOST_TEST(journal.num_live() == 1u);
 }
 
+BOOST_FIXTURE_TEST_CASE(both_groups_are_at_a_prompt_that_can_be_loaded_early, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  const auto answer_early = [&] {
+    RequestOutputs outputs;
+    outputs.outputs.push_back(
+        {.id = RequestId{kFirstPrompt}, .kv_transfer_params = "{\"where\": 2}"});
+    BOOST_TEST(journal.record(outputs).empty());
+    BOOST_TEST(outputs.outputs.empty());
+  };
+  answer_early();
+  const auto second = take();
+  BOOST_REQUIRE(second.size() == 1u);
+  BOOST_TEST(second[0].group == 1u);
+  BOOST_TEST(second[0].placement.kv_transfer_params == "{\"where\": 2}");
+  BOOST_TEST(journal.num_in(0) == 1u);
+  BOOST_TEST(journal.num_in(1) == 1u);
+  // Its client leaves: both hear of it.
+  const RequestId id{5};
+  const auto aborted = journal.abort({&id, 1});
+  BOOST_REQUIRE(aborted.to_engine.size() == 2u);
+  BOOST_TEST(aborted.to_engine[0].group == 0u);
+  BOOST_TEST((aborted.to_engine[0].samples.ids == std::vector{RequestId{kFirstPrompt}}));
+  BOOST_TEST(aborted.to_engine[1].group == 1u);
+  // The end of the prompt is nothing to anybody.
+  BOOST_TEST(answer().outputs.empty());
+  BOOST_TEST(journal.num_in(0) == 0u);
+  BOOST_TEST(journal.num_in(1) == 1u);
+  BOOST_TEST(take().empty());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_group_that_has_answered_early_may_be_lost, Split) {
+  BOOST_TEST(take()[0].group == 0u);
+  RequestOutputs outputs;
+  outputs.outputs.push_back({.id = RequestId{kFirstPrompt}, .kv_transfer_params = "{}"});
+  BOOST_TEST(journal.record(outputs).empty());
+  BOOST_TEST(take().size() == 1u);
+  BOOST_TEST(journal.group_lost(0, LossCause::kOutside, true).num_resubmissions == 0u);
+  BOOST_TEST(journal.num_in(0) == 0u);
+  BOOST_TEST(journal.num_in(1) == 1u);
+  const RequestId id{5};
+  BOOST_TEST(journal.abort({&id, 1}).to_engine.size() == 1u);
+}
+
 BOOST_FIXTURE_TEST_CASE(a_request_whose_prefill_group_is_lost_goes_on_elsewhere, Split) {
   BOOST_TEST(take()[0].group == 0u);
   BOOST_TEST(journal.group_lost(0, LossCause::kOutside, true).num_resubmissions == 1u);

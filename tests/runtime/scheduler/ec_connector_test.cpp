@@ -15,7 +15,8 @@ namespace {
 /// Returns what the test sets.
 class ToldConnector final : public ECConnector {
  public:
-  std::optional<bool> has_cache_item(const std::string& identifier, double) override {
+  std::optional<bool> has_cache_item(const MultiModalFeature& item, double) override {
+    const std::string& identifier = item.identifier;
     ++num_queries[identifier];
     if (unknown.contains(identifier)) return std::nullopt;
     return stored.contains(identifier);

@@ -22,6 +22,12 @@ class Counting final : public GrammarMasker {
     row[0] = next_ < end_ ? static_cast<std::int32_t>(std::uint32_t{1} << next_) : 0;
   }
   [[nodiscard]] std::optional<Error> why_nothing_fits() const override { return why_; }
+  std::vector<TokenId> likely_tokens(std::size_t max_tokens) override {
+    std::vector<TokenId> tokens;
+    for (TokenId token = next_; token < end_ && tokens.size() < max_tokens; ++token)
+      tokens.push_back(token);
+    return tokens;
+  }
 
  private:
   TokenId next_;
@@ -72,6 +78,67 @@ BOOST_AUTO_TEST_CASE(a_request_with_nothing_to_sample_has_ended_and_may_sample_a
   BOOST_TEST(!masks.ended[2].error);
   const std::vector<std::int32_t> expected{0, 0, 0, 2, 0};
   BOOST_TEST(masks.output.bitmask == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_is_likely_behind_the_drafts_is_proposed_where_it_is_wanted) {
+  GrammarStep step{.step = 1, .requests = {}};
+  step.requests.push_back(request(1, Counting(3)));
+  step.requests.push_back(request(2, Counting(0), {0}));
+  step.requests.push_back(request(3, Counting(0), {9}));  // not accepted
+  step.requests[1].num_tokens = step.requests[2].num_tokens = 10;
+  step.requests[1].max_proposed_tokens = step.requests[2].max_proposed_tokens = 3;
+  const GrammarMasks masks = fill_masks(std::move(step));
+  BOOST_REQUIRE_EQUAL(masks.proposals.size(), 1u);
+  BOOST_TEST((masks.proposals[0].id == RequestId{2}));
+  BOOST_TEST(masks.proposals[0].sequence == 20u);
+  BOOST_TEST(masks.proposals[0].num_tokens == 11u);
+  BOOST_TEST((masks.proposals[0].tokens == std::vector<TokenId>{1, 2, 3}));
+}
+
+/// A step of one request, which samples these tokens.
+EngineCoreOutputs sample(SchedulerFixture& test, const SchedulerOutput& step,
+                         std::vector<TokenId> tokens) {
+  ModelRunnerOutput result;
+  result.ids = step.scheduled_ids;
+  result.num_sampled = {static_cast<std::int32_t>(tokens.size())};
+  result.sampled_token_ids = std::move(tokens);
+  return run_now(test.scheduler->update_from_output(step, result, test.now));
+}
+
+BOOST_AUTO_TEST_CASE(proposed_tokens_are_drafts_once_the_first_ones_have_come_true) {
+  for (const bool comes_true : {true, false}) {
+    SchedulerConfig config = SchedulerFixture::small();
+    config.max_proposed_tokens = 8;
+    SchedulerFixture test(config);
+    EngineCoreRequest structured = test.request(8, 10);
+    structured.params.structured_outputs.emplace();
+    const RequestId id = test.add(std::move(structured));
+    test.scheduler->set_grammar(id, exact_grammar(Counting(7)));
+    test.step();
+    const SchedulerOutput second = run_now(test.scheduler->schedule(test.now));
+    GrammarMasks masks = fill_masks(test.scheduler->grammar_step(second).value());
+    BOOST_REQUIRE_EQUAL(masks.proposals.size(), 1u);
+    BOOST_TEST(masks.proposals[0].num_tokens == 9u);
+    if (!comes_true) masks.proposals[0].tokens[0] = 20;
+    test.scheduler->set_proposals(std::move(masks.proposals));
+    sample(test, second, {8});
+    const SchedulerOutput third = run_now(test.scheduler->schedule(test.now));
+    if (!comes_true) {
+      BOOST_TEST(third.draft_token_ids.empty());
+      continue;
+    }
+    BOOST_TEST((third.draft_token_ids == std::vector<TokenId>{9, 10, 11, 12, 13, 14, 15}));
+    BOOST_TEST((third.num_draft_tokens == std::vector<std::int32_t>{7}));
+    BOOST_TEST((third.num_scheduled_tokens == std::vector<std::int32_t>{8}));
+    const EngineCoreOutputs outputs = sample(test, third, {9, 10, 11, 12});
+    BOOST_REQUIRE_EQUAL(outputs.outputs.size(), 1u);
+    BOOST_TEST(outputs.outputs[0].new_token_ids.size() == 4u);
+    BOOST_TEST(outputs.stats->spec_decoding.num_draft_tokens == 7);
+    BOOST_TEST(outputs.stats->spec_decoding.num_accepted_tokens == 3);
+    const SchedulerOutput fourth = run_now(test.scheduler->schedule(test.now));
+    BOOST_TEST((fourth.cached_requests.num_computed_tokens == std::vector<std::int32_t>{13}));
+    BOOST_TEST((fourth.draft_token_ids == std::vector<TokenId>{13, 14, 15}));
+  }
 }
 
 /// Of a request with three tokens, in a step that is still open.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/structured_output/grammar_pool.hpp"
+#include "runtime/structured_output/request_grammar.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
@@ -151,6 +152,19 @@ BOOST_AUTO_TEST_CASE(the_pool_compiles_for_the_scheduler) {
   BOOST_TEST(!masker->accept(eos));
   params.structured_outputs = regex("(b*");
   BOOST_TEST(!compile(params).ok());
+}
+
+BOOST_AUTO_TEST_CASE(likely_tokens_are_those_of_the_tokenizer) {
+  const auto cache = make_cache();
+  const auto grammar = cache->get(regex("Hello, world! Good (day|night)")).value();
+  const auto masker = RequestGrammar(GrammarMatcher(grammar, {}), cache->tokenizer()).masker();
+  const auto tokens = masker->likely_tokens(100);
+  // The word that "Good " goes on with takes its space along.
+  BOOST_TEST((tokens == tokenizer()->encode("Hello, world! Good", false).value()));
+  BOOST_TEST((masker->likely_tokens(2) == std::vector(tokens.begin(), tokens.begin() + 2)));
+  for (const TokenId token : tokens) BOOST_TEST(masker->accept(token));
+  masker->rollback(tokens.size());
+  BOOST_TEST((masker->likely_tokens(100) == tokens));
 }
 
 }  // namespace

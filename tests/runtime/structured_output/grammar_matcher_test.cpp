@@ -7,6 +7,7 @@
 
 #include "runtime/structured_output/choice.hpp"
 #include "runtime/structured_output/compiled_grammar.hpp"
+#include "runtime/structured_output/json_schema.hpp"
 #include "runtime/structured_output/regex.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/grammar_checks.hpp"
@@ -240,6 +241,30 @@ BOOST_AUTO_TEST_CASE(brackets_nest_to_any_depth_and_many_stacks_share_their_ends
   BOOST_TEST(accepts_bytes(*grammar, text));
   BOOST_TEST(!accepts_bytes(*grammar, text + "c"));
   BOOST_TEST(grammar->num_bytes() < (2u << 20));
+}
+
+BOOST_AUTO_TEST_CASE(text_without_a_choice_is_likely_in_the_style_of_what_is_there) {
+  const auto grammar = compile_for_bytes(json_schema_grammar(
+      R"({"type":"object","properties":{"first":{"enum":["one"]},"second":{"type":"integer"},
+          "third":{"type":"string"}},"required":["first","second","third"],
+          "additionalProperties":false})"));
+  const auto likely = [&](std::string_view before, std::size_t max_bytes = 100) {
+    WhitespaceStyle style;
+    style.read(before);
+    const auto state = grammar->advance(grammar->start(), before);
+    return grammar->likely_text(state.value(), style, max_bytes);
+  };
+  BOOST_TEST(likely("") == R"({"first": "one", "second":)");
+  BOOST_TEST(likely(R"({"fi)") == R"(rst": "one", "second":)");
+  BOOST_TEST(likely(R"({"first":)") == R"( "one", "second":)");
+  BOOST_TEST(likely(R"({"first":"one",)") == R"( "second":)");
+  BOOST_TEST(likely("{\n  \"first\": \"one\",\n") == "  \"second\":");
+  BOOST_TEST(likely(R"({"first": "one", "second": 1)").empty());
+  BOOST_TEST(likely(R"({"first": "one", "second": 1,)") == R"( "third": ")");
+  BOOST_TEST(likely(R"({"first": "one", "second": 1, "third": "x)").empty());
+  BOOST_TEST(likely(R"({"first": "one", "second": 1, "third": "x")") == "}");
+  BOOST_TEST(likely(R"({"first": "one", "second": 1, "third": "x"})").empty());
+  BOOST_TEST(likely("", 8) == R"({"first")");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "runtime/tokenizer/incremental_decoder.hpp"
+#include "runtime/tokenizer/special_tokens.hpp"
 #include "tests/runtime/tokenizer/random_text.hpp"
 
 namespace troupe {
@@ -237,6 +238,23 @@ BOOST_AUTO_TEST_CASE(an_added_token_after_an_added_token_can_be_shown_without_a_
   BOOST_TEST(close.step(1).text.value() == "<x>");
   BOOST_TEST(close.step(1).text.value() == "<x>");
   BOOST_TEST(close.step(0).text.value() == " a");
+}
+
+BOOST_AUTO_TEST_CASE(special_tokens_are_read_without_what_is_behind_them) {
+  const std::string tokens =
+      R"({"version":"1.0","padding":{"content":"<pad>","special":true},"added_tokens":[)"
+      R"({"id":1,"content":"<s>","special":true},{"id":2,"content":"<tool_call>","special":false},)"
+      R"({"id":3,"special":true,"content":"<end \"x\">"}])";
+  const std::vector<std::string> expected = {"<s>", "<end \"x\">"};
+  BOOST_TEST(parse_special_tokens(tokens + R"(,"model":{"vocab":{"a":0}}})").value() == expected,
+             boost::test_tools::per_element());
+  BOOST_TEST(parse_special_tokens(tokens + ",broken").value() == expected,
+             boost::test_tools::per_element());
+  BOOST_TEST(parse_special_tokens(R"({"added_tokens":[]})").value().empty());
+  BOOST_TEST(parse_special_tokens(R"({"model":{"added_tokens":[{"content":"a","special":true}]}})")
+                 .value()
+                 .empty());
+  BOOST_TEST(!parse_special_tokens("{").ok());
 }
 
 }  // namespace

@@ -223,14 +223,86 @@ BOOST_AUTO_TEST_CASE(calls_that_have_begun_are_held_as_the_level_says) {
                 {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
                  "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"}};
   check_held(kimi, {.strict_level = kFunction});
-  // Nothing tells their calls from text.
-  for (const char* format : {"pythonic", "llama3_json", "openai"})
-    BOOST_TEST(!calls_tag(*find_tool_format(format), kHeldTools, {.strict_level = kParameter})
-                    .value()
-                    .has_value(),
-               format);
   BOOST_TEST((find_tool_strict_level("parameter") == kParameter));
   BOOST_TEST(!find_tool_strict_level("strict").has_value());
+}
+
+BOOST_AUTO_TEST_CASE(an_answer_that_begins_as_a_call_is_held_where_no_marker_tells_it) {
+  using enum ToolStrictLevel;
+  const std::vector<HeldCase> cases = {
+      {"pythonic",
+       {{"[stop(), find(text=\"a\", limit=3)]", R"(stop{}find{"limit":3,"text":"a"})"},
+        {" [stop()]", "stop{}"},
+        {"no call: [stop]", "no call: [stop]"},
+        {"[1, 2]", "[1, 2]"},
+        {"[go(x=1)]", "[go(x=1)]"}},
+       {"[find(text=\"a\")]", "[find(text=\"a\", limit=21)]", "[stop()", "[stop(x=1)]",
+        "[ stop ()] or so"}},
+      {"llama3_json",
+       {{R"({"name": "stop", "parameters": {}}; {"name": "stop", "parameters": {}})",
+         "stop{}stop{}"},
+        {R"({"name":"find","arguments":{"text": "a", "limit": 2}})",
+         R"(find{"limit":2,"text":"a"})"},
+        {R"(Well.<|python_tag|>{"name": "stop", "parameters": {}})", "Well.stop{}"},
+        {R"({"name": "Ann", "age": 7})", R"({"name": "Ann", "age": 7})"},
+        {"{}", "{}"},
+        {"some text", "some text"}},
+       {R"({"name": "find", "parameters": {"text": "a"}})", R"({"name": "stop")",
+        R"({"name": "stop", "parameters": {}} and more)", R"( {"name" :"stop", "x": 1})",
+        R"(<|python_tag|>{"name": "find", "parameters": {}})", "x<|python_tag|>y"},
+       {"<|python_tag|>"}},
+      {"openai",
+       {{R"(<|channel|>commentary<|message|>Well.<|end|><|start|>assistant<|channel|>commentary )"
+         R"(to=functions.find <|constrain|>json<|message|>{"text": "a", "limit": 1}<|call|>)",
+         R"(Well.find{"limit":1,"text":"a"})"},
+        {R"(<|start|>assistant to=functions.stop<|channel|>commentary<|message|>{}<|call|>)",
+         "stop{}"},
+        {"<|channel|>final<|message|>to=functions.go<|return|>", "to=functions.go"}},
+       {R"(<|channel|>commentary to=functions.find<|message|>{"text": "a"}<|call|>)",
+        "<|channel|>commentary to=functions.go<|message|>{}<|call|>",
+        "<|start|>assistant to=functions.find<|channel|>commentary<|message|>{}<|call|>"},
+       {"<|channel|>", "<|constrain|>", "<|message|>", "<|call|>", "<|start|>", "<|return|>",
+        "<|end|>"}},
+      {"llama4_pythonic",
+       {{"[stop()]", "stop{}"},
+        {"A<|python_start|>[stop()]<|python_end|>", "Astop{}"},
+        {"text", "text"}},
+       {"[find()]", "<|python_start|>[find()]<|python_end|>"},
+       {"<|python_start|>", "<|python_end|>"}}};
+  for (const HeldCase& c : cases) check_held(c, {.strict_level = kParameter});
+  // Their format alone, and one call alone.
+  check_held({"llama3_json",
+              {{R"({"name": "find", "parameters": {"text": 1}})", R"(find{"text":1})"}},
+              {R"({"name": "find", "parameters": 12})"},
+              {"<|python_tag|>"}},
+             {.strict_level = kFunction});
+  check_held({"pythonic", {{"[stop()]", "stop{}"}}, {"[stop(), stop()]"}},
+             {.parallel = false, .strict_level = kParameter});
+  BOOST_TEST(has_calls_at_start(*find_tool_format("llama3_json")));
+  BOOST_TEST(!has_calls_at_start(*find_tool_format("openai")));
+  BOOST_TEST(!has_calls_at_start(*find_tool_format("hermes")));
+}
+
+BOOST_AUTO_TEST_CASE(some_of_the_tools_are_chosen_by_name) {
+  const std::string one = only_tools(kHeldTools, {"stop"}).value();
+  BOOST_TEST(one.find("find") == std::string::npos);
+  BOOST_TEST(one.find("stop") != std::string::npos);
+  // All of them, in any order, are the same text.
+  BOOST_TEST(only_tools(kHeldTools, {"stop", "find", "stop"}).value() == kHeldTools);
+  const auto wrong = only_tools(kHeldTools, {"stop", "go"});
+  BOOST_REQUIRE(!wrong.ok());
+  BOOST_TEST(wrong.error().message == "tool_choice allows go, which is not in tools");
+  BOOST_TEST(wrong.error().param == "tool_choice");
+}
+
+BOOST_AUTO_TEST_CASE(a_vocabulary_tells_whether_markers_are_special_tokens) {
+  const ToolFormat& hermes = *find_tool_format("hermes");
+  const std::vector<std::string> others = {"<|im_start|>", "<|im_end|>", "</s>"};
+  BOOST_TEST(format_with(hermes, others) == &hermes);
+  const ToolFormat& special = *format_with(hermes, std::vector<std::string>{"<tool_call>"});
+  BOOST_TEST(special.has_special_tokens);
+  BOOST_TEST(special.name == "hermes");
+  BOOST_TEST(!hermes.has_special_tokens);
 }
 
 }  // namespace

@@ -60,8 +60,12 @@ BOOST_AUTO_TEST_CASE(the_pattern_that_parses_calls_also_holds_them) {
              "there is no tool 'h'");
   BOOST_TEST(has_strict_tool(tools));
   BOOST_TEST(!has_strict_tool(R"([{"function":{"name":"f","strict":false}}])"));
-  BOOST_TEST(without_strict(R"([{"function":{"name":"f","strict":false,"parameters":{}}},7])") ==
-             R"([{"function":{"name":"f","parameters":{}}},7])");
+  BOOST_TEST(shown_tools(R"([{"function":{"name":"f","strict":false,"parameters":{}}}])") ==
+             R"([{"function":{"name":"f","parameters":{}}}])");
+  BOOST_TEST(shown_tools(R"([{"function":{"name":"f"}}])") ==
+             R"([{"function":{"name":"f","parameters":{"type":"object","properties":{}}}}])");
+  const char* const kept = R"([{"function": {"name":"f","parameters":{"type":"object"}}}])";
+  BOOST_TEST(shown_tools(kept) == kept);
 }
 
 }  // namespace

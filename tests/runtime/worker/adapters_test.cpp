@@ -179,6 +179,105 @@ BOOST_AUTO_TEST_CASE(thirty_two_adapters_in_one_batch_equal_each_alone_bit_for_b
   }
 }
 
+BOOST_AUTO_TEST_CASE(many_adapters_of_experts_in_one_batch_equal_each_alone_bit_for_bit) {
+  for (const auto& [base, golden] : {std::pair("qwen3_moe", "qwen3_moe_experts"),
+                                     {"qwen2_moe", "qwen2_moe_shared"},
+                                     {"llama4_text", "llama4_experts"},
+                                     {"deepseek_v3", "deepseek_v3_all"}}) {
+    if (testing::kSanitized && std::string_view(base) != "qwen3_moe") continue;
+    std::vector<LoraRequest> modules;
+    for (int i = 0; i < 32; ++i) {
+      const std::string name = golden + std::to_string(i);
+      const fs::path folder = copied_adapter(golden, name);
+      change_config(folder, "lora_alpha", 4 + i);
+      modules.push_back({.name = name, .path = folder.string()});
+    }
+    DriverModelOptions options = with_adapters(base, modules);
+    options.dtype = "bfloat16";
+    DrivenRunner runner = load_driven_runner(options);
+    std::vector<std::optional<LoraRequest>> adapters;
+    for (const LoraRequest& adapter : runner.runner->adapters()->list())
+      adapters.emplace_back(adapter);
+    BOOST_TEST(adapters.size() == 32u);
+    adapters.resize(adapters.size() + 3);  // and the base model
+    const std::vector<DriverJob> jobs = jobs_with(adapters);
+    const auto alone = drive(runner, jobs, {.max_running = 1});
+    BOOST_TEST((drive(runner, jobs, {}) == alone), golden << ", batched together");
+    BOOST_TEST((drive(runner, jobs, {.token_budget = 40, .preempt_every = 3}) == alone),
+               golden << ", in chunks, preempted");
+    options.adapters = {};
+    DrivenRunner without = load_driven_runner(options);
+    const std::vector<DriverJob> base_jobs(jobs.end() - 3, jobs.end());
+    const auto expected = drive(without, base_jobs, {});
+    BOOST_TEST(std::equal(expected.begin(), expected.end(), alone.end() - 3), golden);
+  }
+}
+
+/// The adapter's stacks of experts, each matrix under the name that it has in a checkpoint: as PEFT
+/// saved them when experts were modules.
+void name_each_expert(const fs::path& folder, std::int64_t num_experts) {
+  const fs::path path = folder / "adapter_model.safetensors";
+  SafetensorsWriter writer;
+  {
+    const SafetensorsFile stored = SafetensorsFile::open(path).value();
+    for (const auto& [name, view] : stored.tensors()) {
+      const std::int64_t num_cols = view.shape[1];
+      std::vector<float> values(static_cast<std::size_t>(view.shape[0] * num_cols));
+      for (std::int64_t row = 0; row < view.shape[0]; ++row)
+        widen_row(view, row, 0, num_cols, values.data() + row * num_cols);
+      const std::size_t at = name.find(".experts.");
+      if (at == std::string::npos) {
+        writer.add_floats(name, view.shape, values);
+        continue;
+      }
+      const bool is_gate_up = name.find(".base_layer.") != std::string::npos;
+      const bool is_a = name.ends_with(".lora_A.weight");
+      for (std::int64_t expert = 0; expert < num_experts; ++expert) {
+        const std::vector<std::string> parts =
+            is_gate_up ? std::vector<std::string>{"gate_proj", "up_proj"}
+                       : std::vector<std::string>{"down_proj"};
+        for (std::size_t part = 0; part < parts.size(); ++part) {
+          const std::string own = name.substr(0, at) + ".experts." + std::to_string(expert) + "." +
+                                  parts[part] + (is_a ? ".lora_A.weight" : ".lora_B.weight");
+          std::vector<float> mine;
+          if (is_a) {
+            const std::int64_t size = view.shape[0] / num_experts * num_cols;
+            mine.assign(values.begin() + expert * size, values.begin() + (expert + 1) * size);
+            writer.add_floats(own, {view.shape[0] / num_experts, num_cols}, mine);
+            continue;
+          }
+          const std::int64_t num_rows = view.shape[0] / static_cast<std::int64_t>(parts.size());
+          const std::int64_t first = static_cast<std::int64_t>(part) * num_rows;
+          for (std::int64_t row = first; row < first + num_rows; ++row)
+            for (std::int64_t col = expert; col < num_cols; col += num_experts)
+              mine.push_back(values[static_cast<std::size_t>(row * num_cols + col)]);
+          writer.add_floats(own, {num_rows, num_cols / num_experts}, mine);
+        }
+      }
+    }
+  }
+  fs::remove(path);
+  std::ofstream(path, std::ios::binary) << writer.bytes();
+}
+
+BOOST_AUTO_TEST_CASE(experts_may_be_named_each_by_itself) {
+  const fs::path stacked = copied_adapter("qwen3_moe_experts", "stacked");
+  const fs::path named = copied_adapter("qwen3_moe_experts", "named");
+  // down_proj's rank is that of all experts' matrices of that name.
+  change_config(named, "rank_pattern", {{"down_proj", 3}});
+  change_config(named, "target_parameters", nullptr);
+  const json config = json::parse(
+      read_file(kGoldenDir / "models" / "models" / "qwen3_moe" / "config.json").value());
+  name_each_expert(named, config["num_experts"]);
+  DrivenRunner runner =
+      load_driven_runner(with_adapters("qwen3_moe", {{.name = "stacked", .path = stacked.string()},
+                                                     {.name = "named", .path = named.string()}}));
+  const std::vector<LoraRequest> loaded = runner.runner->adapters()->list();
+  BOOST_TEST_REQUIRE(loaded.size() == 2u);
+  BOOST_TEST(
+      (drive(runner, jobs_with({loaded[0]}), {}) == drive(runner, jobs_with({loaded[1]}), {})));
+}
+
 std::string load_error(const std::string& base, const fs::path& folder,
                        std::int32_t max_rank = 16) {
   DriverModelOptions options = with_adapters(base, {{.name = "a", .path = folder.string()}});

@@ -75,7 +75,9 @@ class TargetFolder {
   fs::path path_;
 };
 
-SpeculativeDecoding speculation(const GoldenHead& head, std::int32_t num_drafts = 3) {
+constexpr std::int32_t kNumDrafts = 3;
+
+SpeculativeDecoding speculation(const GoldenHead& head, std::int32_t num_drafts = kNumDrafts) {
   SpeculativeDecoding speculative{.num_draft_tokens = num_drafts, .draft_head = head.kind};
   if (head.kind != DraftHeadKind::kMtp) speculative.draft_model = (kHeads / head.name).string();
   return speculative;
@@ -190,6 +192,7 @@ HeadRun run_with_head(ModelRunner& runner, const std::vector<TokenId>& prompt,
     step.scheduled_ids = {kId};
     step.num_scheduled_tokens = {num_tokens};
     step.total_num_scheduled_tokens = num_tokens;
+    step.num_drafts_to_make = kNumDrafts;
     const auto done = runner.execute(step);
     BOOST_REQUIRE_MESSAGE(done.ok(), (done.ok() ? "" : done.error().message));
     const auto& sampled = done->sampled_token_ids;
@@ -284,10 +287,9 @@ BOOST_AUTO_TEST_CASE(a_draft_head_changes_no_token) {
         BOOST_TEST((drive(driven, unscored, {.token_budget = 100, .share_prefix = true}) ==
                     unscored_alone),
                    "on shared blocks");
+        BOOST_TEST((drive(driven, jobs, {.token_budget = 50, .draft_every = 3}) == alone),
+                   "drafts every 3 steps");
         BOOST_TEST(driven.num_drafted > 100);
-        options.speculative.adaptive = true;
-        DrivenRunner adaptive = load_driven_runner(options);
-        BOOST_TEST((drive(adaptive, jobs, {.token_budget = 50}) == alone), "adaptive");
       }
     }
   }

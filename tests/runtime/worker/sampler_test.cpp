@@ -191,6 +191,88 @@ BOOST_AUTO_TEST_CASE(a_rank_counts_what_is_equal_and_all_logprobs_cover_the_voca
   BOOST_TEST(rows.logprobs[5] == -kInfinity);
 }
 
+BOOST_AUTO_TEST_CASE(logprobs_of_listed_tokens_come_in_their_order_with_their_ranks) {
+  SamplingParams params = greedy_params();
+  params.logprobs = 2;
+  params.logprob_token_ids = {4, 0, 1};
+  LogprobRows rows;
+  BOOST_TEST(sample_one({1, 3, 0, 3, -2}, params, {}, {}, &rows) == 1);
+  BOOST_TEST(rows.row_sizes == (std::vector<std::int32_t>{4}), boost::test_tools::per_element());
+  BOOST_TEST(rows.token_ids == (std::vector<TokenId>{1, 4, 0, 1}),
+             boost::test_tools::per_element());
+  BOOST_TEST(rows.ranks == (std::vector<std::int32_t>{2, 5, 3, 2}),
+             boost::test_tools::per_element());
+  // The numbers are those that the best tokens' would be.
+  LogprobRows all;
+  params.logprob_token_ids = {};
+  params.logprobs = kAllLogprobs;
+  sample_one({1, 3, 0, 3, -2}, params, {}, {}, &all);
+  BOOST_TEST(rows.logprobs[0] == all.logprobs[0]);
+  BOOST_TEST(rows.logprobs[1] == all.logprobs.back());
+}
+
+/// Markers: 7 8 begins, 9 or 5 6 ends; 4 9 is what ends it where the budget is spent.
+SamplingParams budget_params(std::int32_t num_tokens, bool starts_inside) {
+  SamplingParams params = greedy_params();
+  params.thinking_budget = {.num_tokens = num_tokens, .starts_inside = starts_inside};
+  params.thinking_budget->begin_token_ids = {7, 8};
+  params.thinking_budget->end_token_ids = {{9}, {5, 6}};
+  params.thinking_budget->forced_token_ids = {4, 9};
+  return params;
+}
+
+BOOST_AUTO_TEST_CASE(reasoning_that_has_spent_its_budget_is_ended) {
+  using Tokens = std::vector<TokenId>;
+  const std::vector<float> logits = {0, 5, 0, 0, 1, 0, 0, 0, 0, 0};
+  const auto next = [&](const SamplingParams& params, const Tokens& prompt, const Tokens& outputs) {
+    return sample_one(logits, params, prompt, outputs);
+  };
+  const SamplingParams two = budget_params(2, false);
+  // Reasoning begins in the prompt, or in the output, or with it.
+  BOOST_TEST(next(two, {7, 8}, {1}) == 1);
+  BOOST_TEST(next(two, {7, 8}, {1, 1}) == 4);
+  BOOST_TEST(next(two, {7, 8, 1}, {1}) == 4);
+  BOOST_TEST(next(two, {7, 8}, {1, 1, 4}) == 9);
+  BOOST_TEST(next(two, {7, 8}, {1, 1, 4, 9}) == 1);
+  BOOST_TEST(next(two, {2}, {7, 8, 1}) == 1);
+  BOOST_TEST(next(two, {2}, {7, 8, 1, 1}) == 4);
+  const SamplingParams inside = budget_params(2, true);
+  BOOST_TEST(next(inside, {2}, {1, 1}) == 4);
+  BOOST_TEST(next(inside, {2}, {7, 8, 1}) == 1);  // the marker does not count
+  BOOST_TEST(next(inside, {2}, {7, 8, 1, 1}) == 4);
+  // It ends by itself, also by a call.
+  BOOST_TEST(next(two, {7, 8}, {1, 9, 1, 1}) == 1);
+  BOOST_TEST(next(two, {7, 8}, {5, 6, 1, 1}) == 1);
+  // Nothing begins it, or the prompt has ended it; what earlier answers have thought does not
+  // count.
+  BOOST_TEST(next(two, {2}, {1, 1, 1}) == 1);
+  BOOST_TEST(next(two, {7, 8, 1, 1, 1, 9, 7, 8}, {1}) == 1);
+  BOOST_TEST(next(two, {7, 8, 1, 1, 1, 9}, {1, 1, 1}) == 1);
+  BOOST_TEST(next(two, {7, 8, 1, 1, 1, 9}, {7, 8, 1, 1}) == 4);
+  // Several sections have one budget.
+  BOOST_TEST(next(two, {7, 8}, {1, 9, 2, 7, 8}) == 4);
+  BOOST_TEST(next(budget_params(0, true), {2}, {}) == 4);
+  // A state that was built anew goes on like the one that has seen the tokens one by one, and a
+  // copy that has seen drafts leaves it as it is.
+  SamplingState state(two, Tokens{7, 8}, 2);
+  state.append(1);
+  SamplingState drafted(state);
+  for (const TokenId draft : {1, 4}) drafted.append(draft);
+  std::vector<float> row = logits;
+  BOOST_TEST(Sampler().draw(row, drafted).value() == 9);
+  row = logits;
+  BOOST_TEST(Sampler().draw(row, state).value() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_reasoning_waits_until_a_grammar_takes_it) {
+  const SamplingParams params = budget_params(1, true);
+  std::vector<float> logits = {0, 5, 0, 0, 1, 0, 0, 0, 0, 0};
+  logits[4] = -kInfinity;
+  BOOST_TEST(sample_one(logits, params, {2}, {1, 1}) == 1);
+  logits[4] = -3;
+  BOOST_TEST(sample_one(logits, params, {2}, {1, 1, 1}) == 4);
+}
+
 BOOST_AUTO_TEST_CASE(a_row_gives_the_same_token_whatever_was_sampled_before) {
   constexpr std::size_t kVocabulary = 300;
   std::vector<SamplingState> states;

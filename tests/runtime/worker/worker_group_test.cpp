@@ -106,6 +106,20 @@ BOOST_AUTO_TEST_CASE(an_encoder_output_is_loaded_if_no_rank_has_failed_to_load_i
   answers.begin(2);
   BOOST_TEST(!answers.add(answer(2, 1)).has_value());
   BOOST_TEST(answers.add(answer(2, 0))->ec_connector.empty());
+  // A fetch has ended when it has on both.
+  answers.begin(3);
+  first = answer(3, 0);
+  first.ec_connector = {.failed = {"d"}, .fetched = {"d", "e"}};
+  BOOST_TEST(!answers.add(std::move(first)).has_value());
+  second = answer(3, 1);
+  second.ec_connector = {.fetched = {"d"}};
+  BOOST_TEST((answers.add(std::move(second))->ec_connector ==
+              ECConnectorOutput{.failed = {"d"}, .fetched = {"d"}}));
+  answers.begin(4);
+  BOOST_TEST(!answers.add(answer(4, 0)).has_value());
+  second = answer(4, 1);
+  second.ec_connector = {.fetched = {"e"}};
+  BOOST_TEST((answers.add(std::move(second))->ec_connector == ECConnectorOutput{.fetched = {"e"}}));
 }
 
 BOOST_AUTO_TEST_CASE(the_report_of_a_rank_whose_step_fails_on_another_one_is_kept) {

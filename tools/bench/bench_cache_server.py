@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""troupe cache-server beside LMCache's own server and Redis: requests/s, p99 and MB/s of 1 and 64 clients, and the
+CPU time that the server spends on a request, in microseconds.
+
+usage: bench_cache_server.py BENCH [SECONDS]. LMCACHE_PYTHON names a Python that has lmcache, for its server;
+redis-server is taken from the PATH."""
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from bench_support import BINARY, cpu_seconds
+
+LMCACHE = ("import sys; sys.argv = ['lmcache_server', '127.0.0.1', '{port}', 'cpu'];"
+           "from lmcache.v1.server.__main__ import main; main()")
+WORKLOADS = (("exist", 0), ("get", 1 << 16), ("get", 1 << 20), ("put", 1 << 20))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def servers():
+    yield "troupe", "lm", [BINARY, "cache-server", "--port", "{port}", "--max-memory-bytes", "1G", "--log-level",
+                           "warning"]
+    if os.environ.get("LMCACHE_PYTHON"):
+        yield "lmcache_server", "lm", [os.environ["LMCACHE_PYTHON"], "-c", LMCACHE]
+    else:
+        print("lmcache_server is skipped: LMCACHE_PYTHON names no Python")
+    if not shutil.which("redis-server"):
+        print("redis is skipped: there is no redis-server in the PATH")
+    else:
+        yield "redis", "redis", ["redis-server", "--port", "{port}", "--bind", "127.0.0.1", "--save", "", "--loglevel",
+                                 "warning"]
+
+
+def wait_for(port, process):
+    for _ in range(1200):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None:
+            raise SystemExit(f"the server on port {port} ended with {process.returncode}")
+        time.sleep(0.1)
+    raise SystemExit(f"nothing listens on port {port}")
+
+
+def main():
+    bench = sys.argv[1]
+    seconds = sys.argv[2] if len(sys.argv) > 2 else "3"
+    print(f"{'server':16} {'operation':>10} {'bytes':>8} {'clients':>8} {'requests/s':>11} {'p99_us':>9} {'MB/s':>9} {'CPU_us':>8}")
+    for name, protocol, command in servers():
+        port = free_port()
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([word.replace("{port}", str(port)) for word in command], cwd=folder,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                wait_for(port, process)
+                for operation, size in WORKLOADS:
+                    for clients in (1, 64):
+                        before = cpu_seconds(process.pid)
+                        found = subprocess.run([bench, protocol, str(port), operation, str(clients), str(size), seconds],
+                                               capture_output=True, text=True, timeout=600, check=True).stdout.split()
+                        effort = 1e6 * (cpu_seconds(process.pid) - before) / max(float(found[0]) * float(seconds), 1)
+                        print(f"{name:16} {operation:>10} {size:>8} {clients:>8} {found[0]:>11} {found[1]:>9} "
+                              f"{found[2]:>9} {effort:>8.0f}", flush=True)
+            finally:
+                process.kill()
+                process.wait()
+
+
+if __name__ == "__main__":
+    main()
