@@ -15,7 +15,7 @@ namespace {
 using BatchJson = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxCustomIdBytes = 512;
-constexpr std::array<std::string_view, 11> kBatchUrls = {"/v1/chat/completions",
+constexpr std::array<std::string_view, 12> kBatchUrls = {"/v1/chat/completions",
                                                          "/v1/completions",
                                                          "/v1/responses",
                                                          "/v1/embeddings",

@@ -28,8 +28,8 @@
 #include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/kv_transfer/page_order.hpp"
 #include "runtime/kv_transfer/scheduled_requests.hpp"
-#include "runtime/kv_transfer/transfer_thread.hpp"
 #include "runtime/models/tensor_file.hpp"
+#include "runtime/worker/transfer_thread.hpp"
 
 namespace troupe {
 
@@ -273,7 +273,8 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
             : type == DType::kBF16 ? TensorType::kBF16
                                    : TensorType::kF16;
     model_ = to_hex(xxh3_128(context_.model_identity));
-    thread_.emplace([this](Job& job) { perform(job); });
+    thread_.emplace([this](Job& job) { perform(job); },
+                    [](const Job& job) { return std::holds_alternative<PromptFiles>(job); });
     return {};
   }
   void start_load_kv(const std::string& metadata) override {
@@ -303,7 +304,7 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
   KVConnectorOutput get_finished() override {
     KVConnectorOutput output;
     if (!thread_) return output;
-    for (const Loaded& loaded : thread_->take_loaded()) {
+    for (const Loaded& loaded : thread_->take_done()) {
       output.finished_recving.push_back(loaded.files.id);
       if (!loaded.pages.ok()) {
         output.failed_recving.push_back(loaded.files.id);
@@ -452,7 +453,7 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
   std::string model_;
   std::vector<PromptFiles> saves_;           // of the step
   std::unordered_set<std::uint64_t> loads_;  // numbers of those that came and may come again
-  std::optional<TransferThread<Job, PromptFiles, Loaded>> thread_;  // last: it uses the others
+  std::optional<TransferThread<Job, Loaded>> thread_;  // last: it uses the others
 };
 
 }  // namespace
