@@ -1,8 +1,8 @@
 # The commands of the project. Each installs what it needs first; a second call installs nothing.
 #   make serve    build and serve the demo model on port 8000 (MODEL=folder for another, PORT=n)
 #   make test     build and run all tests: release, then address+undefined and thread sanitizers
-#   make test-long  what takes longer and says little more, in the release build
-#   make test-clients  what people's clients do: OpenAI, Anthropic, LangChain, LiteLLM, pydantic-ai, instructor, schemathesis
+#   make test-long  the long tests (soak, fuzzing, differential runs), in the release build
+#   make test-clients  clients of other projects: OpenAI, Anthropic, LangChain, LiteLLM, pydantic-ai, instructor, schemathesis
 #   make test-models  random configurations of every family against transformers (MODEL_CASES of each, MODEL_SEED)
 #   make build    the binary, build/release/troupe
 #   make bench    the benchmarks; tools/bench.sh says which variables name the peers

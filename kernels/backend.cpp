@@ -47,7 +47,7 @@ constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 #if defined(TROUPE_X86_KERNELS)
 
-/// Whether this build has avx2_vnni and amx; with a sanitizer it has not (kernels/CMakeLists.txt).
+/// Whether this build has avx2_vnni and amx; sanitized builds do not (kernels/CMakeLists.txt).
 #if defined(TROUPE_SANITIZED_KERNELS)
 constexpr bool kHasAllTables = false;
 #else

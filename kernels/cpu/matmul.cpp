@@ -1,5 +1,5 @@
 // Matrix times packed weights. Every element of the product is reduced over k in one order,
-// whatever the number of rows: rows, panels and threads only affect who computes it and when.
+// whatever the number of rows: rows, panels and threads only affect where and when it is computed.
 
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/matmul_f32.hpp"
@@ -180,7 +180,7 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   constexpr std::int64_t kStretch = 1024;              // of the depth
   constexpr std::int64_t kChunkRowBytes = 1600 * kKi;  // rounded rows in the L2 cache
   constexpr std::int64_t kChunkWeightBytes = 512 * kKi;
-  constexpr std::int64_t kWeightsAhead = 8 * kKi;  // memory answers while so much is multiplied
+  constexpr std::int64_t kWeightsAhead = 8 * kKi;  // latency of memory, in weights multiplied
   constexpr std::int64_t kStepLines = kBf16DepthStep * kBf16PanelCols * 2 / 64;
   constexpr std::int64_t kShardSums = kRowsAtOnce * kBf16PanelCols;
   const PanelLayout& layout = product.layout;

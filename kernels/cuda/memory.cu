@@ -21,7 +21,7 @@ std::byte* allocate(std::int64_t num_bytes) noexcept {
   void* data = nullptr;
   if (cudaMalloc(&data, static_cast<std::size_t>(num_bytes)) == cudaSuccess)
     return static_cast<std::byte*>(data);
-  cudaGetLastError();  // Told by the null; synchronize need not tell it again.
+  cudaGetLastError();  // Reported by the null, so cleared for synchronize.
   return nullptr;
 }
 

@@ -16,7 +16,7 @@ std::string why_unavailable() {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, empty_kernel);
   if (status == cudaSuccess) return {};
-  cudaGetLastError();  // Told here; synchronize need not tell it again.
+  cudaGetLastError();  // Reported here, so cleared for synchronize.
   return cudaGetErrorString(status);
 }
 

@@ -224,7 +224,7 @@ class Runner {
   static constexpr std::size_t kArenaBytes =
       kMaxSharedBytes + (2 * kMaxSharedVariables + 1) * kGuardBytes;
 
-  /// Guard zones around a variable: nobody may write there.
+  /// Guard zones around a variable, which must not be written.
   struct Guards {
     std::byte* before;
     std::byte* after;

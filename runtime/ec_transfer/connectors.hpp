@@ -25,9 +25,9 @@ inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_memory_store(
     const ECConnectorContext& context);
 /// ECSharedMemoryConnector: memory that the processes of this host share, as files of a memory file
-/// system; ec_buffer_size bytes of it, what was used last stays. Extra configuration: pool,
-/// "default"; directory, "/dev/shm". Nobody holds a lock that outlives a process, and the last one
-/// to leave frees the memory; what killed ones left is freed by the next one.
+/// system; ec_buffer_size bytes of it with LRU eviction. Extra configuration: pool, "default";
+/// directory, "/dev/shm". Locks end with their process, and the last process frees the memory; the
+/// next one frees what killed ones left.
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_shared_memory_store(
     const ECConnectorContext& context);
 

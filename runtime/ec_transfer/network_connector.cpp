@@ -29,7 +29,7 @@ class NetworkStore final : public OutputStore {
                     std::span<const float> values) override {
     return local_->save(identifier, shape, values);
   }
-  /// An encoder's own: it asks nobody.
+  /// An encoder's own: without requests to others.
   bool is_immediate() const noexcept override { return remote_ == nullptr; }
   bool needs_fetch() const noexcept override { return remote_ != nullptr; }
   Result<void> fetch(const std::string& identifier, const OutputShape& shape) override {

@@ -28,8 +28,8 @@ struct StoredOutput {
   std::span<const float> values;
 };
 
-/// Keeps outputs by the identifiers of their items, for one kind of encoder: what another one has
-/// made is not found. Thread-safe. Whoever shares the store may remove what is in it at any time.
+/// Stores outputs by the identifiers of their items, for one kind of encoder: outputs of others are
+/// not found. Thread-safe. Other users of the store may remove outputs at any time.
 class OutputStore {
  public:
   virtual ~OutputStore() = default;
@@ -39,7 +39,7 @@ class OutputStore {
   /// and what was found; kIo.
   [[nodiscard]] virtual Result<StoredOutput> load(const std::string& identifier,
                                                   const OutputShape& shape) = 0;
-  /// Replaces what is there at once: whoever loads it finds the old one or the new one whole.
+  /// Replaces an existing output atomically: a reader gets either the old or the new one.
   /// Errors: kIo; kTooLarge, it has no room; kInvalidArgument, the identifier cannot be a name.
   /// Pre: values.size() == shape.num_values().
   virtual Result<void> save(const std::string& identifier, const OutputShape& shape,

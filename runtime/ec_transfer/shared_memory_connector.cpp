@@ -61,8 +61,8 @@ bool lock_file(const FileDescriptor& file, int how) {
 }
 
 /// A folder of a memory file system with a segment, that is a file, for each output. A segment is
-/// renamed when it is whole, and never changed after. Whoever uses the folder has a shared lock on
-/// its file `users`, whoever makes room an exclusive one on `room`; both end with the process.
+/// renamed when it is complete, and not changed after that. Users of the folder have a shared lock
+/// on its file `users`, to evict an exclusive one on `room`; both end with the process.
 class SharedMemoryStore final : public OutputStore {
  public:
   SharedMemoryStore(std::filesystem::path folder, std::size_t max_bytes, std::string encoder_key)
@@ -146,7 +146,7 @@ class SharedMemoryStore final : public OutputStore {
   }
 
  private:
-  /// False: whoever left last has removed the folder meanwhile.
+  /// False: the last user has removed the folder meanwhile.
   Result<bool> enter() {
     // In a folder that all may write to, another user may have been first.
     struct stat status {};
@@ -163,7 +163,7 @@ class SharedMemoryStore final : public OutputStore {
       if (errno == ENOENT) return false;
       return segment_error("open", folder_ / kUsers);
     }
-    // Nobody else is here: what is there has been left by processes that were killed.
+    // The only user: existing files were left by processes that were killed.
     if (lock_file(users_, LOCK_EX | LOCK_NB)) remove_segments();
     if (!lock_file(users_, LOCK_SH)) return segment_error("lock", folder_ / kUsers);
     if (::fstat(users_.get(), &status) != 0) return segment_error("read", folder_ / kUsers);
@@ -200,14 +200,14 @@ class SharedMemoryStore final : public OutputStore {
     return paths;
   }
 
-  /// Pre: nobody else uses the folder.
+  /// Pre: the folder has no other user.
   void remove_segments() const {
     for (const char* prefix : {kFinishedPrefix, kUnfinishedPrefix})
       for (const std::filesystem::path& path : paths_with(prefix)) ::unlink(path.c_str());
   }
 
-  /// Removes what was used first, until there are so many bytes. Pre: `room` is locked: whoever has
-  /// left something unfinished is gone.
+  /// Evicts the least recently used until there are num_bytes free. Pre: `room` is locked, so that
+  /// unfinished segments are those of dead processes.
   void make_room(std::size_t num_bytes) const {
     for (const std::filesystem::path& path : paths_with(kUnfinishedPrefix)) ::unlink(path.c_str());
     std::vector<Segment> segments;

@@ -250,7 +250,7 @@ void StoreConnectorWorker::save_caches(const std::string& identifier) {
     device_->copy_to_host(values.data() + first * row_values, memory.row(place),
                           count * row_values * sizeof(float));
   });
-  // What is wrong with the device, the step itself tells.
+  // The step itself reports errors of the device.
   if (!device_->synchronize().ok()) return;
   if (saves_ != nullptr)
     saves_->add({identifier, shape, std::move(values)}, shape.num_bytes());

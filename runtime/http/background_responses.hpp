@@ -1,7 +1,7 @@
 #pragma once
-// Responses of OpenAI's API that are made in the background: no connection waits for them. Their
-// events are stored as they come, so that a stream can be read again from any of them, and a server
-// that is started after the end of another one, or after kill -9, goes on with what that had begun.
+// Responses of OpenAI's API that are generated in the background, without a connection. Their
+// events are stored, so that a stream can be read again from any of them, and a server that is
+// started after the end of another one, or after kill -9, continues its responses.
 
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ namespace troupe {
                                                          ResponseSink& sink, ChatRequest request,
                                                          std::string id);
 
-/// Whether this server can go on with a run. Errors: kUnavailable (it would make other tokens),
+/// Whether this server can continue a run. Errors: kUnavailable (its tokens would differ),
 /// kCorrupt.
 [[nodiscard]] Result<void> check_goes_on(const ServiceContext& context, const ClaimedRun& claimed);
 

@@ -415,7 +415,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
                         .body = std::move(line->body),
                         .has_body = true,
                         .owner = BatchOwner{run.batch.owner, run.batch.responses_owner}};
-    // A late answer finds nobody.
+    // A late answer is dropped.
     port_.start(id, std::move(request), [id, weak = weak_from_this()](HttpResponse response) {
       const auto self = weak.lock();
       if (!self) return;
@@ -456,7 +456,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
     run.is_dirty = true;
   }
 
-  /// It cannot go on: the disk is full, or a file is gone.
+  /// It cannot continue: the disk is full, or a file is missing.
   void fail(BatchRun& run, const Error& error) {
     ValidationErrors errors;
     errors.add("server_error", 0, error);

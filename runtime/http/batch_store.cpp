@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStatusNames[] = {"validating", "in_progress", "finalizing",
                                              "completed",  "failed",      "expired",
                                              "cancelling", "cancelled"};
-/// Files are never free: each counts so much in addition.
+/// Files are never free: each counts this much in addition.
 constexpr std::int64_t kFileCost = 4096;
 constexpr std::int64_t kBatchStoreVersion = 1;
 
@@ -95,7 +95,7 @@ Error io_error(const fs::path& path, const std::error_code& error) {
   return {ErrorCode::kIo, "batch-directory: " + path.string() + ": " + error.message(), ""};
 }
 
-/// Of uploads that no process goes on with.
+/// Of uploads whose process has ended.
 void remove_lost_uploads(const fs::path& directory) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(directory, ignored)) {
@@ -149,7 +149,7 @@ Result<void> BatchStore::prepare() {
     fs::create_directories(directory_ / folder, error);
     if (error) return io_error(directory_ / folder, error);
   }
-  // Prompts and answers are nobody else's business.
+  // Prompts and answers are private to the user.
   std::error_code ignored;
   fs::permissions(directory_, fs::perms::owner_all, ignored);
   remove_lost_uploads(directory_ / "uploads");

@@ -68,8 +68,8 @@ struct StoredBatch {
   }
 };
 
-/// Owns the directory's layout: batches.db, files/ID and uploads/. Files and batches belong to an
-/// owner, who alone finds them. Thread-safe; another process may use the directory too.
+/// Owns the directory's layout: batches.db, files/ID and uploads/. Files and batches are visible to
+/// their owner only. Thread-safe; another process may use the directory too.
 class BatchStore {
  public:
   struct Limits {

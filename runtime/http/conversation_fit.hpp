@@ -15,8 +15,8 @@
 namespace troupe {
 
 /// Renders the conversation from its beginning and, if it is too long, from one of the user's later
-/// messages, until it has found the first one from which it fits; then goes on with that request.
-/// If none does, the last one gets the error that it would have got anyway.
+/// messages, to find the first one from which it fits; then runs that request. If none fits, the
+/// last one gets its usual error.
 class ConversationFit final : public Exchange {
  public:
   /// The request with the messages from this one on.

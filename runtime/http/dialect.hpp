@@ -1,5 +1,5 @@
 #pragma once
-// The APIs that clients speak: what is common to all responses of one.
+// The APIs of the server: what is common to all responses of one.
 
 #include <memory>
 #include <optional>

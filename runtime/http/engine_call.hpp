@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// Waits for the reply; a reply after the exchange is gone is dropped.
+/// Waits for the reply; a reply after the end of the exchange is dropped.
 class EngineCall : public Exchange {
  public:
   EngineCall(ServiceContext& context, ResponseSink& sink)

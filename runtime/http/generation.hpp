@@ -108,7 +108,7 @@ class Generation : public Exchange {
   [[nodiscard]] const std::string& ec_transfer_params() const noexcept {
     return ec_transfer_params_;
   }
-  /// The usage of one sample, if the client wants it in every chunk.
+  /// The usage of one sample, if the client requests it in every chunk.
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
   [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
   [[nodiscard]] const AnswerHead& head() const noexcept { return head_; }

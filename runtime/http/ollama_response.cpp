@@ -107,7 +107,7 @@ class OllamaWriter final : public ChatWriter {
         json += "{\"function\":{\"name\":";
         append_json_string(json, call.name);
         json += ",\"arguments\":";
-        // A call that was cut off has none.
+        // A truncated call has none.
         const bool is_object = parse_bounded_json<nlohmann::json>(call.arguments).is_object();
         json += (is_object ? call.arguments : "{}") + "}}";
       });

@@ -32,7 +32,7 @@ Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, Ren
       id_(context.port.allocate_ids(1)) {
   request.id = id_;
   context_.renderings.emplace(number_, this);
-  // The reply arrives on another thread, possibly after this object is gone.
+  // The reply arrives on another thread, possibly after the end of this object.
   context_.port.render(std::move(request), [&context, number = number_,
                                             post = context.environment.post](RenderReply reply) {
     post([&context, number, reply = std::move(reply)] {

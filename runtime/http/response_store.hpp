@@ -59,8 +59,8 @@ struct ResponseEvents {
 };
 
 /// An SQLite database, in a file or in memory. When one of the limits is exceeded, the oldest
-/// responses are removed, those in progress last. Responses belong to an owner, who alone finds
-/// them. Thread-safe. A response in progress is written by one process; when that has ended,
+/// responses are removed, those in progress last. Responses are visible to their owner only.
+/// Thread-safe. A response in progress is written by one process; when that has ended,
 /// another one claims it.
 class ResponseStore {
  public:
@@ -88,7 +88,7 @@ class ResponseStore {
   /// Errors: kNotFound (it was removed, or claimed by another), kTooLarge, kIo.
   [[nodiscard]] Result<void> append(const std::string& id, const std::string& token,
                                     const ResponseProgress& progress);
-  /// Gives up the claim; another process may go on with it.
+  /// Releases the claim; another process may continue the response.
   [[nodiscard]] Result<void> release(const std::string& id, const std::string& token);
   /// Claims a response in progress; nullopt: it is finished, or (unless `by_force`) the process
   /// that has claimed it runs.

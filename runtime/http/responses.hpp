@@ -31,7 +31,7 @@ struct ResponseSettings {
   std::int64_t num_events = 0;  ///< that are stored
 };
 
-/// A request that may go on with a stored conversation.
+/// A request that may continue a stored conversation.
 struct ResponsesRequest {
   std::string previous_id;   ///< empty: none
   std::string chat_fields;   ///< of the chat request, as members of a JSON object

@@ -43,7 +43,7 @@ struct Item {
   std::string call_id = {}, name = {};  ///< of a call
   std::string text = {};                ///< or the arguments of a call
   std::string logprobs = {};            ///< elements of a JSON array
-  bool is_encrypted = false;            ///< the client wants its reasoning in a form to send back
+  bool is_encrypted = false;            ///< return the reasoning in a form to send back
 };
 
 void append_part(std::string& out, const Item& item) {

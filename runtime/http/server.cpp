@@ -314,7 +314,7 @@ class Server::Impl {
 
   void retire(std::function<void()> done) {
     handover_.reset();
-    if (runner_) runner_->stop();  // the other server goes on with the batches
+    if (runner_) runner_->stop();  // the other server continues the batches
     asio::post(lanes_.front()->io, [this, done = std::move(done)]() mutable {
       if (drained_called_) return done();
       drained_ = std::move(done);
@@ -348,7 +348,7 @@ class Server::Impl {
 
  private:
   void add_lane(EnginePort& port) {
-    // The engine may reply after the lane is gone.
+    // The engine may reply after the end of the lane.
     const auto self = std::make_shared<std::weak_ptr<Lane>>();
     ServiceEnvironment environment{.wall_clock = wall_seconds,
                                    .steady_clock = now_seconds,
@@ -382,8 +382,8 @@ class Server::Impl {
     return !error;
   }
 
-  /// On the first lane's thread. Released first: the reactor would go on watching a closed socket
-  /// that another process has as well.
+  /// On the first lane's thread. Released first: the reactor would keep watching a closed socket
+  /// that another process shares.
   void close_acceptor() {
     accept_pause_->cancel();
     error_code ignored;

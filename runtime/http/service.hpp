@@ -188,7 +188,7 @@ struct ServiceEnvironment {
   std::function<std::uint64_t()> random;
   /// Runs the function on the service's thread. Any thread.
   std::function<void(std::function<void()>)> post;
-  std::function<void()> exchange_ended;  ///< called when an exchange is gone
+  std::function<void()> exchange_ended;  ///< called after the end of an exchange
   /// Runs long work on another thread. Empty: at once, on the service's thread.
   std::function<void(Work)> work;
 };
@@ -234,7 +234,7 @@ class Service {
 
   /// Goes on with responses in the background whose server has ended.
   void adopt_responses();
-  /// Ends those that this service makes; a server that has their store goes on with them.
+  /// Ends those that this service runs; a server with the same store continues them.
   void leave_responses();
 
   /// Takes the outputs of this service's requests; others are left untouched.

@@ -65,7 +65,7 @@ class KeyUse {
   const std::uint32_t tenant_;
 };
 
-/// Counts live exchanges, so that draining knows when the last one is gone.
+/// Counts live exchanges, so that draining can wait for the last one.
 class ExchangeCount {
  public:
   explicit ExchangeCount(ServiceContext& context) : context_(context) {

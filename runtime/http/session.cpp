@@ -218,7 +218,7 @@ void HttpSession::fail(std::string_view what) noexcept {
       return refuse(error_response({ErrorCode::kInternal, "internal error", ""}));
     }
   } catch (...) {
-    // Not even that worked: closing the connection tells the client.
+    // Even the error response failed: closes the connection instead.
   }
   busy_ = close_ = broken_ = true;
   try {

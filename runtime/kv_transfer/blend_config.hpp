@@ -12,10 +12,10 @@ namespace troupe {
 
 inline constexpr const char* kBlendConnector = "BlendConnector";
 
-/// How many tokens are computed although their keys and values are cached. At check_layers[i] the
-/// share ratios[i] of a request's cached tokens goes on, those whose keys differ most from the
-/// cached ones; or, where there are thresholds, those whose keys differ by more: the squared
-/// distance in units of the squared length of the key.
+/// How many tokens are recomputed although their keys and values are cached. At check_layers[i] the
+/// fraction ratios[i] of a request's cached tokens is selected, those whose keys differ most from
+/// the cached ones; or, with thresholds, those whose keys differ by more: the squared distance
+/// relative to the squared norm of the key.
 struct BlendRule {
   std::vector<std::int32_t> check_layers = {1};
   std::vector<double> ratios = {0.15};

@@ -23,15 +23,15 @@ namespace troupe {
 ///
 /// A request is blended from its admission on, with the pieces behind its hit in the prefix cache
 /// that are kept then; these are pinned until its prompt is computed. A piece is kept when a
-/// request has computed it whole. What this side says of the pieces the workers do in the order of
-/// the steps. When steps have failed it is not known what the workers have done: then all is
-/// forgotten, on both sides.
+/// request has computed it completely. The workers carry out this side's decisions in the order of
+/// the steps. After failed steps the workers' state is unknown, so both sides drop all
+/// pieces.
 ///
-/// Exactness is given up: a token's keys and values are those that it had behind another prefix.
+/// The result is approximate: a token's keys and values are those that it had after another prefix.
 /// So the blocks of such a request do not enter the prefix cache. A request that is preempted, or
-/// resubmitted after a crash, computes its prompt and the tokens that its client has anew, with
-/// what is kept then, if anything is: it goes on behind these tokens, and none is lost or repeated,
-/// but those that follow may be others than it would have had.
+/// resubmitted after a crash, recomputes its prompt and the tokens that its client has, with the
+/// pieces stored at that time: it continues after these tokens, and none is lost or repeated, but
+/// the following ones may differ from those of an uninterrupted run.
 class BlendConnector final : public KVConnector {
  public:
   /// `separator`: the tokens of BlendConfig::special_str; empty: pieces end by their content.

@@ -300,7 +300,7 @@ std::span<const std::int32_t> BlendConnectorWorker::select(std::int32_t layer,
 
 void BlendConnectorWorker::follow(std::span<const std::int32_t> tokens) { leave_out(tokens); }
 
-/// These go on.
+/// Only these tokens continue.
 void BlendConnectorWorker::leave_out(std::span<const std::int32_t> kept) {
   current_.assign(kept.begin(), kept.end());
   const auto is_current = [&](const Candidate& candidate) {

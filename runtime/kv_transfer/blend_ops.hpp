@@ -1,5 +1,5 @@
 #pragma once
-// What the Scheduler's side of the BlendConnector tells the workers' side, each step.
+// The metadata of the BlendConnector for the workers' side in each step.
 
 #include <cstdint>
 #include <optional>

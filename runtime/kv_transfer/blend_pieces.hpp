@@ -24,7 +24,7 @@ inline constexpr std::int32_t kMinPiece = 16;
 inline constexpr std::int32_t kMaxPiece = 256;
 [[nodiscard]] std::vector<TokenSpan> pieces_by_content(std::span<const TokenId> tokens);
 
-/// Of the tokens, and of whom they belong to: other tenants and adapters do not find the piece.
+/// A hash of the tokens and their owner: other tenants and adapters do not find the piece.
 [[nodiscard]] BlockHash piece_key(std::span<const TokenId> tokens, const std::string& owner);
 
 }  // namespace troupe

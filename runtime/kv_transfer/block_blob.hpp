@@ -1,5 +1,5 @@
 #pragma once
-// A block as stores keep it: a header that tells what it is, and the bytes of its layers' pages.
+// A stored block: a header that identifies it, and the bytes of its layers' pages.
 
 #include <array>
 #include <cstddef>

@@ -12,7 +12,7 @@
 namespace troupe {
 
 /// The keys of a store with at most max_bytes of blocks. The Scheduler's side of a connector owns
-/// it and tells the stores of all ranks what to save and to remove, so that they all hold the same.
+/// it and decides what the stores of all ranks save and remove, so that their contents are equal.
 class BlockIndex {
  public:
   /// max_bytes 0: no limit.

@@ -17,7 +17,7 @@ class BlockStore {
   virtual ~BlockStore() = default;
   /// Errors: kNotFound; kIo. Both name the place. What it returns is not checked.
   [[nodiscard]] virtual Result<std::shared_ptr<const Blob>> load(const StoreKey& key) = 0;
-  /// Replaces what is there at once: whoever loads it finds the old blob or the new one whole.
+  /// Replaces an existing blob atomically: a reader gets either the old or the new one.
   /// Errors: kIo.
   virtual Result<void> save(const StoreKey& key, Blob blob) = 0;
   virtual void remove(const StoreKey& key) = 0;
@@ -29,11 +29,11 @@ class BlockStore {
 /// In the memory of this process.
 [[nodiscard]] std::unique_ptr<BlockStore> make_memory_block_store();
 
-/// One file per block, <folder>/<two digits of the hash>/<hash>_g<group>.kv. Who else uses the
-/// folder does no harm.
+/// One file per block, <folder>/<two digits of the hash>/<hash>_g<group>.kv. The folder may be
+/// shared with other processes.
 [[nodiscard]] std::unique_ptr<BlockStore> make_file_block_store(std::string folder);
-/// What lies in such a folder, the one that was used last in the end. Blocks that go on being
-/// written, and what is no block, do not count.
+/// The blocks in such a folder, the most recently used last. Blocks that are being written, and
+/// other files, are not listed.
 [[nodiscard]] std::vector<StoreKey> list_block_files(const std::string& folder);
 
 }  // namespace troupe

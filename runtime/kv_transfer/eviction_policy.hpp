@@ -21,7 +21,7 @@ class EvictionPolicy {
   virtual void touch(const StoreKey& key) = 0;
   /// Removes a key. Pre: there is one.
   [[nodiscard]] virtual StoreKey evict() = 0;
-  /// A key that is there is gone for another reason.
+  /// An existing key was removed for another reason.
   virtual void remove(const StoreKey& key) = 0;
   virtual void clear() = 0;
 };

@@ -23,12 +23,12 @@ namespace troupe {
 class KVConnectorWorker {
  public:
   virtual ~KVConnectorWorker() = default;
-  /// Where the blocks lie. Called again when there is a new cache: of an earlier one nothing is
-  /// loaded, saved or reported any more.
+  /// The memory of the blocks. Called again with a new cache: nothing of an earlier one is loaded,
+  /// saved or reported any more.
   virtual Result<void> register_kv_caches(const KVCacheMemory& memory) = 0;
-  /// Of what an earlier step has left undone, as it has failed, nothing is done.
+  /// Discards pending work of an earlier step that has failed.
   virtual void start_step() {}
-  /// What the Scheduler's side says. Loads may go on after the step, if they are asynchronous ones.
+  /// Carries out the metadata of the Scheduler's side. Asynchronous loads may outlast the step.
   virtual void start_load_kv(const std::string& metadata) = 0;
   [[nodiscard]] virtual bool has_layer_hooks() const noexcept { return false; }
   /// Not null: in steps with tokens it exchanges keys and values with the layers, between the two

@@ -19,10 +19,10 @@
 
 namespace troupe {
 
-/// Chunks of a prompt are kept in the memory and on the disks of the workers' hosts and in a remote
-/// store, written to all at once and read as one prefix, each chunk from the first of them that has
-/// it. This side knows what the first two hold, as it says what they save and remove; the remote
-/// store is asked by a thread of its own, so that no step waits for it.
+/// Chunks of a prompt are stored in the memory and on the disks of the workers' hosts and in a
+/// remote store, written to all at once and read as one prefix, each chunk from the first that has
+/// it. This side tracks the contents of the first two, whose saves and evictions it decides; the
+/// remote store is queried by a separate thread, so that no step waits for it.
 ///
 /// The keys are LMCache's, with the digest of the model and of the layout of its cache as the
 /// model's name: engines whose bits would differ do not find each other's chunks. A chunk that is

@@ -61,7 +61,7 @@ Result<Blob> read_chunk_file(const std::string& path, std::size_t num_bytes) {
   return blob;
 }
 
-/// At once: whoever reads it finds the old one or the new one whole.
+/// Atomically: a reader gets either the old or the new one.
 Result<void> write_chunk_file(const std::string& path, const Blob& blob) {
   std::string unfinished = path + ".XXXXXX";
   const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));

@@ -1,5 +1,5 @@
 #pragma once
-// What the Scheduler's side of LMCacheConnectorV1 tells the workers' side, each step.
+// The metadata of LMCacheConnectorV1 for the workers' side in each step.
 
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,7 @@ struct ChunkBlocks {
   std::string tags;             ///< of its key
   BlockHash digest;             ///< of the prefix that it completes, as the KVCacheManager's
   std::uint8_t tiers = 0;       ///< to write it to, or to remove it from; of a load: to add it to
-  std::vector<BlockId> blocks;  ///< group by group; kNullBlock: nobody needs it
+  std::vector<BlockId> blocks;  ///< group by group; kNullBlock: not needed
   bool operator==(const ChunkBlocks&) const = default;
 };
 TROUPE_MESSAGE(ChunkBlocks, hash, tags, digest, tiers, blocks)

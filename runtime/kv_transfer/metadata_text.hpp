@@ -1,5 +1,5 @@
 #pragma once
-// A connector's metadata of a step as text: what its Scheduler's side tells its workers' side.
+// A connector's metadata of a step as text, from its Scheduler's side to its workers' side.
 
 #include <string>
 #include <vector>

@@ -39,8 +39,8 @@ class BlockTransfers {
   void export_block(const StoreKey& key, std::shared_ptr<BlockStore> folder);
   void import_block(const StoreKey& key, std::shared_ptr<BlockStore> folder, std::uint8_t tier);
 
-  /// A load that is done: the blobs of its blocks, checked; or what is wrong with one of them,
-  /// which the store has not any more then.
+  /// A finished load: the blobs of its blocks, checked; or the error of one of them, which has then
+  /// been removed from the store.
   struct Loaded {
     BlockLoad load;
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;

@@ -1,5 +1,5 @@
 #pragma once
-// The metadata of a step by which a connector of a block store tells its workers what to do.
+// The metadata of a step from a connector of a block store to its workers.
 
 #include <cstdint>
 #include <optional>

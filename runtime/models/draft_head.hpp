@@ -1,5 +1,5 @@
 #pragma once
-// Draft heads: a few layers that guess tokens from what a model makes of those before them.
+// Draft heads: a few layers that draft tokens from the hidden states of the target model.
 
 #include <cstdint>
 #include <memory>
@@ -14,9 +14,9 @@
 
 namespace troupe {
 
-/// At position i it takes the model's state of token i and the embedding of token i + 1, and gives
-/// its guess of the state of token i + 1, from which token i + 2 is guessed. With that guess as the
-/// state, it goes on at position i + 1.
+/// At position i its inputs are the model's hidden state of token i and the embedding of token
+/// i + 1; its output predicts the hidden state of token i + 1, from which token i + 2 is drafted,
+/// and is the state for position i + 1.
 ///
 /// - EAGLE (arXiv 2401.15077): x = fc([embedding, state]), and a layer of llama without its first
 ///   norm; the model's head, without its final norm, as `state` is behind that.

@@ -27,10 +27,10 @@ void add_choice(std::string& text, std::string_view name, Number number) {
 }
 
 /// The matrices of one load, in its order. Either a file of them is mapped, or one is written,
-/// which takes its name when all are in it: a load that ends early leaves nothing. Whoever loads
-/// the same (the workers of other groups, the next start) shares its pages in the system's cache.
+/// which is renamed when complete: an interrupted load leaves nothing. Other loads of the same
+/// weights (workers of other groups, the next start) share its pages in the page cache.
 ///
-/// It is a help and never a need: what goes wrong with it is logged, and weights are packed. A
+/// It is an optimisation only: its errors are logged, and the weights are packed. A
 /// mapped file must not be written to; a new one is another file of that name. Disks and memory
 /// lose bits, so each matrix has a checksum, which is compared when it is mapped. Of a file with
 /// damaged matrices the others are used, and a whole one is written beside it for the next load.

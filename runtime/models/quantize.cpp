@@ -31,7 +31,7 @@ typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 typedef std::int32_t IntLanes __attribute__((vector_size(kLanes * sizeof(float))));
 
 Lanes broadcast(float value) { return Lanes{} + value; }
-// The second where either is NaN. GCC 12 sees no minps where one side is a constant.
+// The second where either is NaN. GCC 12 does not emit minps if one side is a constant.
 #if defined(__SSE__)
 Lanes smaller(Lanes a, Lanes b) { return _mm_min_ps(a, b); }
 Lanes larger(Lanes a, Lanes b) { return _mm_max_ps(a, b); }

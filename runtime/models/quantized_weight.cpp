@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kWordBits = 32;
 constexpr float kLargestF16 = 65504;
 constexpr float kSmallestNormalF16 = 0x1p-14f;
-/// With this one, what quantises the weights anew, FP8 too, stays within f16.
+/// With it, requantised weights, FP8 included, stay within f16.
 constexpr float kMaxScale = 16384;
 
 /// Row 8 i + j of an AWQ matrix is in nibble kAwqNibble[j] of its word.

@@ -150,8 +150,8 @@ RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
   const json* scaling = fields.object("rope_scaling");
   const char* key = "rope_parameters";
   if (scaling != nullptr && !scaling->empty()) {
-    // As in transformers it takes the place of the other as a whole. Who adds it to a newer
-    // config.json does not mean to lose the base of the rotation.
+    // As in transformers it replaces rope_parameters as a whole. Added to a newer config.json, it
+    // would silently drop the base of the rotation.
     const json lost = parameters != nullptr ? parameters->value("rope_theta", json()) : json();
     if (lost.is_number() && lost != rope.theta && !scaling->contains("rope_theta"))
       fields.fail(ErrorCode::kUnsupported,

@@ -18,7 +18,7 @@ struct RopeLengths {
   std::optional<std::int64_t> original;  ///< given beside the parameters, and before theirs
 };
 
-/// What a family with one rotation makes of its parameters.
+/// The parameters of a family with a single rotation.
 struct RopeFamily {
   double default_theta = 1e4;
   bool rotates_part = false;  ///< partial_rotary_factor is followed; else whole heads are rotated

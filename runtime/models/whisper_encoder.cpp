@@ -100,7 +100,7 @@ void WhisperEncoder::encode_slice(Device& device, Scratch scratch, const Encoder
     conv1_.apply(ops, context, rows, first);
     ops.gelu(context, {.gelu = Gelu::kErf, .out = first});
     device.copy_to_host(frames.data(), first.data, frames.size() * sizeof(float));
-    if (!device.synchronize().ok()) return;  // the step's status tells
+    if (!device.synchronize().ok()) return;  // reported by the step's status
   }
   {
     Scratch inner = scratch;

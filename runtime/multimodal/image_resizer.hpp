@@ -27,7 +27,7 @@ enum class ResizeKind : std::uint8_t {
   kPillow,       ///< Pillow 13: weights of 22 bits; columns first where that is less work
 };
 
-/// Whether the kind knows the filter.
+/// Whether the kind supports the filter.
 [[nodiscard]] bool supports_filter(ResizeKind kind, ResizeFilter filter) noexcept;
 
 /// A part of a picture: columns x0 to x1, rows y0 to y1, ends excluded.

@@ -1,4 +1,4 @@
-// The processor cache "lru": the front end knows what it has sent, the engine keeps it.
+// The processor cache "lru": the engine caches items, the front end tracks which ones.
 
 #include <mutex>
 

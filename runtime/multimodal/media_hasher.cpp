@@ -142,7 +142,7 @@ constexpr std::string_view kPartMark = "~part";
 ordered_json kwargs_of(std::string_view text) {
   if (text.empty()) return {};
   ordered_json kwargs = ordered_json::parse(text, nullptr, false);
-  if (kwargs.is_discarded()) kwargs = text;  // whoever uses them refuses them
+  if (kwargs.is_discarded()) kwargs = text;  // they are rejected where they are used
   return kwargs;
 }
 

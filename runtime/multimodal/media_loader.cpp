@@ -90,7 +90,7 @@ bool is_public(const sockaddr& address) {
   return is_global && !is_2001_0 && !is_example;
 }
 
-/// An address, or the name that is one: who allows it means it.
+/// An address literal in the list of allowed hosts is allowed explicitly.
 bool names_an_address(std::string_view host) {
   const std::string text(host);
   std::array<std::uint8_t, 16> address{};

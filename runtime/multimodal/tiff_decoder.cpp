@@ -34,7 +34,7 @@ struct TiffSource {
   std::span<const std::byte> bytes;
   std::uint64_t at = 0;
   std::string message;
-  bool lacks_palette = false;  ///< libtiff would go on with grey
+  bool lacks_palette = false;  ///< libtiff would continue in grey
 };
 
 tmsize_t read_tiff(thandle_t handle, void* out, tmsize_t size) {

@@ -14,7 +14,7 @@ GrammarNodeId add_ebnf(GrammarBuilder& builder, std::string_view source);
 /// rule ::= "text" [a-z\n] other-rule ( a | b )* c{2,3} . # a comment
 ///
 /// The rule `root` is the start. Texts and classes have the escapes \n \r \t \\ \" \' \] \[ \- \xHH
-/// \uHHHH \UHHHHHHHH; "." is any character. A rule goes on over lines until the next `name ::=`.
+/// \uHHHH \UHHHHHHHH; "." is any character. A rule continues over lines until the next `name ::=`.
 /// Errors: kInvalidArgument: what is wrong and in which line, over a limit.
 Result<GrammarBuilder> ebnf_grammar(std::string_view source, const GrammarLimits& limits = {});
 

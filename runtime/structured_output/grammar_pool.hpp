@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// Compiles on some threads, and fills masks on another one. What has not begun when it ends is
-/// dropped.
+/// Compiles on some threads, and fills masks on another one. Jobs that have not started when it
+/// ends are dropped.
 class GrammarPool final : public GrammarCompiler {
  public:
   explicit GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_compilers = 1);

@@ -236,7 +236,7 @@ SharedItems::SharedItems(Options options)
     : options_(std::move(options)), segment_(std::make_unique<Segment>()) {}
 
 SharedItems::~SharedItems() {
-  // The last one removes it; who has opened it meanwhile sees that it has no name any more.
+  // The last one removes it; a process that has opened it meanwhile detects that it was unlinked.
   if (segment_->file.valid() && try_flock(segment_->file, LOCK_EX)) ::unlink(options_.file.c_str());
 }
 

@@ -15,10 +15,10 @@
 
 namespace troupe {
 
-/// Owns adapters of one model, at most AdapterOptions::max_loaded of them beside those that the
-/// step at hand needs: the one that was used longest ago goes first. A request names its adapter by
-/// id; one that has gone, or that was loaded in an earlier life of this worker, is read again from
-/// its folder, and is refused unless it is the same as before.
+/// Owns adapters of one model, at most AdapterOptions::max_loaded of them in addition to those of
+/// the current step: the least recently used is evicted. A request names its adapter by id; one
+/// that was evicted, or loaded in an earlier life of this worker, is reloaded from its folder, and
+/// rejected unless its files are unchanged.
 ///
 /// Names are for new requests: a name that is unloaded or loaded in place keeps its weights until
 /// no request uses them.

@@ -1,5 +1,5 @@
 #pragma once
-// The block tables of the requests that a worker knows, as the attention kernels read them.
+// The block tables of a worker's requests, as the attention kernels read them.
 
 #include <cstdint>
 #include <span>

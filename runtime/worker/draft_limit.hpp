@@ -13,7 +13,7 @@ class DraftLimit {
  public:
   static constexpr std::int32_t kLongestPause = 64;
 
-  /// Of a step's guesses so many came true.
+  /// Records how many of a step's drafts were accepted.
   void observe(std::int32_t num_drafted, std::int32_t num_accepted) noexcept {
     if (num_drafted == 0) return;
     if (num_accepted == num_drafted) {
@@ -30,7 +30,7 @@ class DraftLimit {
     pause_ = std::min(std::max(1, 2 * pause_), kLongestPause);
     num_left_ = pause_;
   }
-  /// For the next step, of at most so many.
+  /// The number of drafts for the next step, of at most this many.
   [[nodiscard]] std::int32_t next(std::int32_t most) noexcept {
     if (num_left_ == 0) return std::min(limit_, most);
     --num_left_;

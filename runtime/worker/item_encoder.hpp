@@ -40,12 +40,12 @@ class ItemEncoder {
 
   /// Frees what the step frees.
   void update(const SchedulerOutput& step);
-  /// Encodes those of `items` whose output is not there, as far as that has not been done ahead:
-  /// returns their identifiers. Errors: kInternal, there is no room; those of Model::check_item,
+  /// Encodes those of `items` whose output is not cached, except what was encoded ahead; returns
+  /// their identifiers. Errors: kInternal, no space in the cache; those of Model::check_item,
   /// naming the item.
   Result<std::vector<std::string>> encode(std::span<const MultiModalFeature* const> items);
-  /// Encodes slices of the step's encode_ahead until its time has passed, one at least. What is
-  /// wrong with the item, encode() tells.
+  /// Encodes slices of the step's encode_ahead until its time has passed, at least one. Errors of
+  /// the item are reported by encode().
   void encode_ahead(const SchedulerOutput& step);
   /// Since the last call: what is encoded, and waits for encode().
   [[nodiscard]] std::vector<std::string> take_encoded_ahead() {

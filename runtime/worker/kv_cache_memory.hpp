@@ -1,5 +1,5 @@
 #pragma once
-// The memory of the KV cache, for those who copy blocks out of it and into it.
+// The memory of the KV cache, for code that copies blocks out of it and into it.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// Of one rank. Both the device and the memory outlive whoever gets this, until it gets another.
+/// Of one rank. The device and the memory outlive the users of this struct, until they get another.
 struct KVCacheMemory {
   /// The pages of a layer: block b lies at data + b * page_bytes.
   struct Layer {

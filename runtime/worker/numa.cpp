@@ -78,7 +78,7 @@ std::vector<int> NumaShare::cores() const {
 NumaShare numa_share(const std::vector<NumaNode>& nodes, std::int32_t index, std::int32_t count) {
   const auto num_nodes = static_cast<std::int32_t>(nodes.size());
   CHECK(num_nodes > 0 && index >= 0 && index < count, num_nodes, index, count);
-  // The first node of each; who comes before a node's first worker has ended before it.
+  // The first node of each worker; workers before a node's first one end before that node.
   const auto first_node = [&](std::int32_t worker) {
     return static_cast<std::int32_t>(std::int64_t{worker} * num_nodes / count);
   };

@@ -1,5 +1,5 @@
 #pragma once
-// What the sampler knows of one request.
+// The sampler's state of one request.
 
 #include <cstdint>
 #include <memory>

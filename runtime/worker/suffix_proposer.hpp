@@ -44,7 +44,7 @@ class SuffixProposer {
     std::int32_t max_depth = 24;               ///< tokens of a match
     std::int32_t max_cached_requests = 10000;  ///< whose answers are kept
     double max_spec_factor = 1;                ///< drafts for each token of a match
-    double min_token_prob = 0.1;               ///< that all drafts so far come true
+    double min_token_prob = 0.1;               ///< that all drafts so far are accepted
   };
   explicit SuffixProposer(const Options& options) : options_(options) {}
 
@@ -60,7 +60,7 @@ class SuffixProposer {
  private:
   struct Drafts {
     std::vector<TokenId> tokens;
-    double score = 0;  ///< expected number that comes true
+    double score = 0;  ///< expected number of accepted drafts
   };
   struct Live {
     TokenHistory history;

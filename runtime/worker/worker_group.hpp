@@ -30,7 +30,7 @@ class KVReports {
 
   /// Of one rank; it reports each transfer once.
   void add(const KVConnectorOutput& report);
-  /// What is complete and has not been taken.
+  /// Complete results that have not been taken.
   [[nodiscard]] KVConnectorOutput take() { return std::exchange(complete_, {}); }
 
  private:

@@ -4,7 +4,7 @@
 //   PUT     request, `length` bytes                no reply
 //   GET     request                                reply 200, `length` bytes; or 400
 //   EXIST, HEALTH  request                         reply 200 or 400
-//   LIST    request                                no reply: nobody implements it
+//   LIST    request                                no reply: not implemented anywhere
 //   AUTH    request, the token in `length` bytes   reply 200 or 400; of Troupe only
 
 #include <array>

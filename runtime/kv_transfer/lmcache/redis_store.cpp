@@ -53,7 +53,7 @@ class RedisStore final : public RemoteStore {
     ASSIGN_OR_RETURN(const RedisReply reply,
                      command({"GET", has_metadata_ ? redis_bytes_key(key) : key}));
     if (reply->type == REDIS_REPLY_NIL) {
-      // Evicted by itself: nobody is to look for it any more.
+      // Evicted by Redis: removes the metadata, so that it is not looked up any more.
       if (has_metadata_) RETURN_IF_ERROR(command({"DEL", redis_metadata_key(key)}));
       return Bytes();
     }
@@ -67,7 +67,7 @@ class RedisStore final : public RemoteStore {
                    std::span<const std::byte> bytes) override {
     RETURN_IF_ERROR(connect());
     const std::string_view value(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    // The bytes first: whoever finds the metadata finds them.
+    // The bytes first, so that the metadata implies them.
     RETURN_IF_ERROR(set(has_metadata_ ? redis_bytes_key(key) : key, value));
     if (!has_metadata_) return {};
     return set(redis_metadata_key(key),

@@ -19,11 +19,11 @@ struct RemoteOptions {
   std::chrono::milliseconds timeout{10'000};  ///< of each call
   std::int64_t ttl_s = 0;                     ///< of what is put into Redis; 0: for good
   std::string token_file;                     ///< lm, lms: of Troupe's cache server
-  std::string ca_file;  ///< lms: who signs its certificate; empty: the system's
+  std::string ca_file;  ///< lms: the authority of its certificate; empty: the system's
 };
 
-/// One connection, made when it is needed, and kReconnectInterval after it could not be made; used
-/// by one thread. No call takes longer than the timeout, but for a connection that goes on moving
+/// One connection, opened on demand, and again kReconnectInterval after a failure; used by one
+/// thread. No call takes longer than the timeout, unless the connection keeps transferring
 /// bytes.
 class RemoteStore {
  public:

@@ -234,11 +234,11 @@ Error does_not_fit(const Hello& hello, const CommunicatorOptions& options) {
 struct Meeting {
   std::unique_ptr<Segment> segment;
   std::vector<FileDescriptor>
-      peers;  ///< sockets by rank; those who did not meet us directly have none
+      peers;  ///< sockets by rank; none for ranks without a direct connection
 };
 
-/// A meeting of an engine before may still be held there, by another worker: it ends when ranks
-/// come that meet anew.
+/// Another worker may still wait there in a rendezvous of an earlier engine: that ends when ranks
+/// of a newer generation connect.
 Result<FileDescriptor> listen_at(const CommunicatorOptions& options, Clock::time_point deadline) {
   const auto [address, address_size] = socket_address(options);
   while (true) {
@@ -284,7 +284,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
                       hello.size == options.size && hello.rank > 0 && hello.rank < options.size &&
                       !meeting.peers[static_cast<std::size_t>(hello.rank)].valid();
     if (!fits) {
-      static_cast<void>(send_hello(peer, answer, -1));  // so that it knows what we are
+      static_cast<void>(send_hello(peer, answer, -1));  // so that it can identify this rank
       return does_not_fit(hello, options);
     }
     if (!send_hello(peer, answer, meeting.segment->file().get())) continue;
@@ -324,8 +324,8 @@ Result<Meeting> come_to_meeting(const CommunicatorOptions& options, Clock::time_
 }
 
 /// Collectives go in rounds. In a round each rank writes its slot, counts up its arrival, waits for
-/// the others' arrivals and reads their slots. With two slots in turn one wait is enough: who is in
-/// round n + 2 has seen all others arrive in n + 1, so none reads what was written in n.
+/// the others' arrivals and reads their slots. With two alternating slots one wait is enough: a
+/// rank in round n + 2 has seen all others arrive in n + 1, so none still reads the slots of n.
 class SharedMemoryCommunicator final : public Communicator {
  public:
   SharedMemoryCommunicator(const CommunicatorOptions& options, Meeting meeting)

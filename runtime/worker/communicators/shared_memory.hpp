@@ -8,9 +8,9 @@
 
 namespace troupe {
 
-/// "shm:NAME". Rank 0 makes the memory (a memfd) and hands it to the others through a Unix socket
-/// of the abstract namespace, so that nothing has a name in a file system and nothing is left when
-/// all are gone, however they went. Only processes of the same user are let in.
+/// "shm:NAME". Rank 0 creates the memory (a memfd) and passes it to the others by a Unix socket of
+/// the abstract namespace, so that nothing has a name in a file system and nothing is left after
+/// the end of all ranks, even by kill -9. Only processes of the same user can connect.
 Result<std::unique_ptr<Communicator>> create_shared_memory_communicator(
     const CommunicatorOptions& options);
 

@@ -36,7 +36,7 @@ static_assert(std::endian::native == std::endian::little, "numbers travel as the
 constexpr std::uint32_t kMagic = 0x54726f76;
 constexpr std::uint32_t kVersion = 2;
 
-/// To a Hello. Whoever does not belong here at all gets none.
+/// The answer to a Hello; none for a foreign peer.
 enum Answer : std::uint32_t { kWelcome = 1, kOtherBuild, kOutdated, kProveIt };
 constexpr auto kHelloTimeout = 2s;
 constexpr auto kSlice = 100ms;
@@ -242,7 +242,7 @@ class Meeting {
     return hello;
   }
 
-  /// The other side's part of showing that both know the secret. False: it does not, or is gone.
+  /// The other side's part of the authentication. False: it failed, or the peer was lost.
   bool accept_proof(const FileDescriptor& peer, const Hello& said, Clock::time_point deadline) {
     Challenge challenge;
     fill_random(challenge.nonce);
@@ -281,7 +281,7 @@ class Meeting {
         set_up(attempt);
         int error = 0;
         socklen_t size = sizeof error;
-        // That it is under way is no success yet: the socket tells.
+        // In progress: the result is read from the socket later.
         static_cast<void>(connect(attempt.get(), reinterpret_cast<sockaddr*>(&to), sizeof to));
         const bool connected =
             wait_ready(attempt.get(), POLLOUT, deadline_) &&
@@ -311,7 +311,7 @@ class Meeting {
     return {};
   }
 
-  /// All lanes of the ranks from first_rank on. Who does not belong here is sent away.
+  /// All lanes of the ranks from first_rank on. Foreign peers are rejected.
   Result<void> accept_peers(std::int32_t first_rank, std::vector<Address>* addresses) {
     std::int32_t num_missing = (options_.size - first_rank) * static_cast<std::int32_t>(kNumLanes);
     while (num_missing > 0) {
@@ -361,7 +361,7 @@ class Meeting {
   Clock::time_point deadline_;
   FileDescriptor listener_;
   std::uint32_t port_ = 0;
-  bool stranger_ = false;  ///< somebody answered who does not know the secret
+  bool stranger_ = false;  ///< a peer without the secret answered
   std::array<std::vector<FileDescriptor>, kNumLanes> sockets_;
 };
 
@@ -450,8 +450,8 @@ class TcpCommunicator final : public Communicator {
     return transfer(kCollective, out, to, in, from);
   }
 
-  /// Sends and receives at the same time, so that two who send much to each other do not wait for
-  /// each other. False: the communicator has failed.
+  /// Sends and receives at the same time, so that two ranks with large messages do not block each
+  /// other. False: the communicator has failed.
   bool transfer(Lane lane, std::span<const std::byte> out, std::int32_t to, std::span<std::byte> in,
                 std::int32_t from) {
     const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
@@ -488,7 +488,7 @@ class TcpCommunicator final : public Communicator {
     }
   }
 
-  /// Has some rank, perhaps not the one we wait for, failed or gone?
+  /// Whether any rank, perhaps not the one waited for, has failed or ended.
   bool is_reason_there(std::int32_t& peer) const {
     for (peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;

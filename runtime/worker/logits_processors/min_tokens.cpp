@@ -1,4 +1,4 @@
-// No token that ends the request before it has so many.
+// Forbids the tokens that end the request before it has min_tokens.
 
 #include <algorithm>
 #include <limits>

@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-/// Answers when it is told to.
+/// Answers when the test allows it.
 class SlowStore final : public OutputStore {
  public:
   bool has(const std::string& identifier) override {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kStart =
     "POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n";
-/// What an attacker wants to be read as a request of its own.
+/// A request that an attacker tries to smuggle in.
 constexpr const char* kSmuggled = "GET /version HTTP/1.1\r\nHost: h\r\n\r\n";
 
 struct Fixture : SessionFixture {
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(a_transfer_encoding_is_chunked_or_the_end) {
                              "c\xE1\xB8\xA5unked"}) {
     check_refused(with("Transfer-Encoding: " + std::string(coding)), 400, "Transfer-Encoding");
   }
-  // Names that are nearly it are malformed, or somebody else's.
+  // Similar names are malformed, or other headers.
   for (const char* field : {"Transfer-Encoding : chunked",
                             "Transfer-Encoding\t: chunked",
                             " Transfer-Encoding: chunked",
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(a_transfer_encoding_is_chunked_or_the_end) {
     check_refused(with(field), 400);
   }
   check_refused(kStart + std::string("Transfer-Encoding: chunked\0", 27) + chunks, 400);
-  // HTTP/1.0 has none.
+  // HTTP/1.0 has no such header.
   const std::string old =
       std::string("POST /tokenize HTTP/1.0\r\nContent-Type: application/json\r\n") +
       "Connection: keep-alive\r\nTransfer-Encoding: chunked" + chunks;

@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(a_chunked_body_is_cut_off_at_the_limit_whatever_it_consists
     BOOST_TEST_CONTEXT(flood.what) {
       Client client(server().port());
       client.send(kChunked + flood.begin);
-      // Both ends' socket buffers hold some megabytes that nobody has read.
+      // The socket buffers of both ends hold some unread megabytes.
       BOOST_TEST(client.flood(flood.again, kMaxBytes) < 32u << 20);
       const std::string answer = client.read_until("}}");
       BOOST_TEST((answer.starts_with("HTTP/1.1 413 ") || answer.starts_with("HTTP/1.1 400 ")),

@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(finished_streams_expire_and_running_ones_stay) {
   run("a");
   run_and_end("b");
   now = 109;
-  BOOST_TEST(has("b"));  // its time begins anew
+  BOOST_TEST(has("b"));  // its TTL starts again
   now = 118;
   BOOST_TEST(has("b"));
   now = 128;

@@ -29,7 +29,7 @@ std::vector<Event> events_with_ids(const std::string& bytes) {
   return events;
 }
 
-/// What a client makes of a stream, sample by sample.
+/// A client's view of a stream, sample by sample.
 struct Joined {
   std::string text;
   std::string reasoning;

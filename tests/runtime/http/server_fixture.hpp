@@ -118,7 +118,7 @@ struct ServerFixture {
     }
     return *server_;
   }
-  /// For the engine's threads: a batch that goes on asks before start() has returned.
+  /// For the engine's threads: a resumed batch submits before start() has returned.
   Server& started() {
     const std::lock_guard lock(starting_);
     return *server_;

@@ -49,7 +49,7 @@ struct Fixture {
     for (int i = first; i < last; ++i) publisher->publish({double(i), {AllBlocksCleared{}}});
   }
 
-  /// A subscriber hears nothing of what was published before it had connected: publishes until the
+  /// A subscriber does not receive what was published before it connected: publishes until the
   /// first batch arrives.
   void hear(zmq::socket_t& subscriber) {
     subscriber.set(zmq::sockopt::rcvtimeo, 20);

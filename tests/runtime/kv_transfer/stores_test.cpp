@@ -1,4 +1,4 @@
-// Keys, blobs, what the stores hold, and the metadata that tells them.
+// Keys, blobs, the contents of the stores, and the metadata for them.
 
 #include <boost/test/unit_test.hpp>
 #include <fstream>

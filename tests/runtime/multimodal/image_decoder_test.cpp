@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(the_orientation_comes_from_exif_or_xmp) {
   BOOST_TEST(of_exif(little, xmp) == 6);
 }
 
-// golden.json has the size and the hash of the pixels that Pillow 13 makes of each file, upright,
+// golden.json has the size and the hash of the pixels that Pillow 13 reads from each file, upright,
 // on white; tests/system/picture_check.py wrote the files.
 BOOST_AUTO_TEST_CASE(tiff_images_have_the_pixels_of_pillow) {
   const auto golden = nlohmann::json::parse(picture_bytes("tiff/golden.json"));

@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(other_rates_become_the_models) {
     BOOST_TEST(std::abs(std::ssize(*found) - 16000) <= 1, rate);
     BOOST_TEST(error_of(*found, tone(440, 16000, 1)) < 0.005, rate);
   }
-  // What a lower rate cannot hold is gone.
+  // Frequencies above those of the lower rate are removed.
   const auto high = resample(tone(12000, 48000, 1), 48000, 16000);
   BOOST_TEST(error_of(high, std::vector<float>(high.size())) < 0.002);
 }

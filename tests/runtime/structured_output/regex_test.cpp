@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(a_regex_whose_states_explode_goes_on_within_its_limit) {
   }
   const auto latest = CompiledGrammar::latest(grammar);
   BOOST_TEST(latest != grammar);
-  // Those between them are gone.
+  // Those between them have been removed.
   BOOST_TEST(num_successors > 1);
   last.reset();
   BOOST_TEST(second.expired());

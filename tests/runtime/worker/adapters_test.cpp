@@ -403,7 +403,7 @@ BOOST_AUTO_TEST_CASE(a_worker_reads_adapters_again_and_refuses_those_that_have_c
   DrivenRunner other = load_driven_runner(options);
   BOOST_TEST((drive(other, jobs, {.max_running = 1}) == first));
 
-  // Loaded in place, the name means other weights; who had the old ones keeps them.
+  // Loaded in place, the name means other weights; running requests keep the old ones.
   change_config(modules[0].path, "lora_alpha", 99);
   const auto again = cache.load({.name = "first", .path = modules[0].path, .load_inplace = true});
   BOOST_REQUIRE(again.ok());
@@ -411,7 +411,7 @@ BOOST_AUTO_TEST_CASE(a_worker_reads_adapters_again_and_refuses_those_that_have_c
   BOOST_TEST(cache.list()[0].int_id == again->int_id);
   const auto changed = drive(runner, jobs_with({*again}), {});
   BOOST_TEST((changed[0].logprobs == first[0].logprobs) == false);
-  // They are gone from the folder, so a worker that has to read them again cannot.
+  // They are deleted from the folder, so a worker cannot reload them.
   const auto refused = drive(other, jobs_with({loaded[1], loaded[0]}), {.max_running = 1});
   BOOST_TEST(refused[0].errors.empty());
   BOOST_TEST_REQUIRE(refused[1].errors.size() == 1u);

@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
           BOOST_TEST((drive(runner, jobs,
                             {.token_budget = 50, .preempt_every = 3, .oracle = &alone}) == alone),
                      "with drafts, in chunks, preempted");
-          // Hits in the prefix cache leave no prompt log-probabilities, so nobody asks for them.
+          // Hits in the prefix cache leave no prompt log-probabilities, so they are not requested.
           std::vector<DriverJob> plain = jobs;
           std::vector<DriverResult> expected = alone;
           for (std::size_t i = 0; i < plain.size(); ++i) {
@@ -203,7 +203,7 @@ std::string rotated_model(const std::string& name) {
 }
 
 BOOST_AUTO_TEST_CASE(a_draft_model_changes_no_token_and_one_that_agrees_is_always_right) {
-  // Hits in the prefix cache leave no prompt log-probabilities, so nobody asks for them.
+  // Hits in the prefix cache leave no prompt log-probabilities, so they are not requested.
   std::vector<DriverJob> jobs = mixed_jobs();
   for (DriverJob& job : jobs) job.params.prompt_logprobs.reset();
   for (const auto& [name, kv_cache_dtype] : {std::pair<std::string, std::string>("llama", "auto"),
@@ -406,7 +406,7 @@ BOOST_AUTO_TEST_CASE(a_scheduler_that_breaks_the_rules_fails_the_step) {
   SchedulerOutput drafts;
   drafts.draft_token_ids = {1};
   BOOST_CHECK_THROW((void)runner.runner->execute(drafts), CheckFailure);
-  // The runner goes on after it.
+  // The runner continues after it.
   BOOST_TEST(runner.runner->execute(one_request_step({1, 2}, {{1}})).ok());
 }
 

@@ -80,7 +80,7 @@ std::vector<DriverResult> results(const Folders& folders, const std::string& isa
 void overwrite(const fs::path& path, const std::function<void(std::string&)>& edit) {
   std::string bytes = read_file(path).value();
   edit(bytes);
-  // As a new file: whoever maps the old one keeps it.
+  // As a new file: mappings of the old one stay valid.
   fs::remove(path);
   std::ofstream(path, std::ios::binary) << bytes;
 }

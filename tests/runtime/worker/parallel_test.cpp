@@ -258,7 +258,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_is_not_sampled_fails_with_the_next_one_and_none
   const auto failed = runner.execute(second);
   BOOST_REQUIRE(!failed.ok());
   BOOST_TEST(failed.error().message == "step 2 came before step 1 was sampled");
-  // As the Scheduler goes on: the request has lost its place, and comes back.
+  // As the Scheduler continues: the request is preempted, and resumed.
   SchedulerOutput again = first_step(kPrompt);
   again.step = 3;
   again.preempted_ids = {kRequest};
@@ -415,11 +415,11 @@ BOOST_AUTO_TEST_CASE(ranks_that_failed_meet_anew_and_go_on_with_the_same_tokens)
       BOOST_TEST(ranks.sample(first_step(kPrompt)) == expected[0]);
       BOOST_TEST(ranks.sample(next_step(3)) == expected[1]);
 
-      // The last rank is told of a request that it does not know.
+      // The last rank gets a step of an unknown request.
       std::vector<SchedulerOutput> steps(ranks.size(), next_step(4));
       steps.back() = next_step(4, RequestId{99});
       for (const auto& result : ranks.execute(steps)) {
-        // A first stage may be done before it hears of it.
+        // A first stage may have finished before it detects the failure.
         if (result.ok()) BOOST_TEST(result->sampled_token_ids.empty());
       }
       // So does every step until they have met again.
@@ -545,7 +545,7 @@ BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone)
     std::vector<Part> parts = {{40, {12, 18, 10}},     {5, {5, 1, 1}}, {7, {0, 7, 1}},
                                {90, {6, 75, 9}, true}, {6, {6, 1, 1}}, {9, {0, 9, 1}, true},
                                {17, {3, 8, 6}}};
-    // What it says without drafts gives two that come true, and one that does not.
+    // Its output without drafts gives two that are accepted, and one that is not.
     const std::vector<TokenId> said =
         run_parts(one, {parts[4], {}, {}, {}, parts[4]}, {4})[4].tokens;
     BOOST_REQUIRE(said.size() == 3U);
@@ -579,7 +579,7 @@ BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone)
 
 BOOST_AUTO_TEST_CASE(a_rank_whose_cache_cannot_be_made_has_left_the_others) {
   {
-    // Whoever still computes hears of it, instead of waiting until the deadline.
+    // The other ranks detect it, instead of waiting until the deadline.
     Ranks ranks(2);
     (void)ranks.sample(first_step(kPrompt));
     BOOST_TEST(!ranks.initialize(0, 64).ok());
@@ -588,7 +588,7 @@ BOOST_AUTO_TEST_CASE(a_rank_whose_cache_cannot_be_made_has_left_the_others) {
     BOOST_TEST(result.error().message.find("serve another engine") != std::string::npos,
                result.error().message);
   }
-  // Samples of the steps before are not awaited any more: the ranks meet, and begin anew.
+  // Samples of earlier steps are not awaited any more: the ranks reconnect, and restart.
   Ranks ranks(2);
   const TokenId token = ranks.sample(first_step(kPrompt));
   for (const std::size_t rank : {0, 1}) BOOST_TEST(!ranks.initialize(rank, 64).ok());

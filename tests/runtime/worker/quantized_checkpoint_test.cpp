@@ -74,7 +74,7 @@ std::vector<QuantizedOptions> other_kept_formats() {
       {.format = kAwq, .symmetric = false, .scale_type = "F32"},
   };
 }
-/// Those that are quantised anew.
+/// The requantised ones.
 std::vector<QuantizedOptions> requantised_formats() {
   using enum QuantizedFormat;
   return {{kFloat8, 8, 0, true}, {kFp8Block, 8, 0, true}, {kGptq, 4, 32, false, true}};

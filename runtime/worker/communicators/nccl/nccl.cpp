@@ -26,7 +26,7 @@ class NcclComm {
     return *this;
   }
   ~NcclComm() {
-    // Unlike ncclCommDestroy it does not wait for peers that are gone.
+    // Unlike ncclCommDestroy it does not wait for lost peers.
     if (comm_ != nullptr) ncclCommAbort(comm_);
   }
   [[nodiscard]] ncclComm_t get() const noexcept { return comm_; }

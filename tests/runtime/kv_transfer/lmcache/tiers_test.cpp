@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 ChunkId id_of(std::uint64_t number) { return {number, {}}; }
 
-/// Adds 1 to 3, uses 1 three times, 2 twice, 3 once, and adds 4: who had to go.
+/// Adds 1 to 3, uses 1 three times, 2 twice, 3 once, and adds 4: which one was evicted.
 std::vector<std::uint64_t> evicted(CachePolicy policy) {
   TierIndex index(30, policy);
   std::vector<ChunkId> removed;
@@ -291,7 +291,7 @@ BOOST_AUTO_TEST_CASE(a_store_that_is_not_there_is_not_tried_all_the_time) {
 
 // ---- threads ------------------------------------------------------------------------------------
 
-/// Answers when it is told to.
+/// Answers when the test allows it.
 class SlowStore final : public RemoteStore {
  public:
   struct Gate {

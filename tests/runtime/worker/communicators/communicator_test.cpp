@@ -276,7 +276,7 @@ BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
   }
 }
 
-/// Until somebody listens there.
+/// Waits until a rank listens there.
 void wait_for_listener(const std::string& rendezvous) {
   const std::string where = rendezvous.substr(rendezvous.rfind(':') + 1);
   sockaddr_in port{};
