@@ -262,21 +262,28 @@ GrammarNodeId JsonGrammar::string_literal(std::string_view text) {
 }
 
 GrammarNodeId JsonGrammar::matching(std::string_view pattern, bool search) {
-  return add_regex(builder_, pattern,
-                   {.dialect = RegexDialect::kEcma,
-                    .search = search,
-                    .characters = [this](const CodePointSet& set) {
-                      if (set.ranges().size() == 1 && set.ranges()[0].first == 0 &&
-                          set.ranges()[0].second == CodePointSet::kMax)
-                        return spelled_character_;
-                      return spelled_characters(set);
-                    }});
+  const auto known = patterns_.find({search, std::string(pattern)});
+  if (known != patterns_.end()) return known->second;
+  const GrammarNodeId node =
+      add_regex(builder_, pattern,
+                {.dialect = RegexDialect::kEcma,
+                 .search = search,
+                 .characters = [this](const CodePointSet& set) {
+                   if (set.ranges().size() == 1 && set.ranges()[0].first == 0 &&
+                       set.ranges()[0].second == CodePointSet::kMax)
+                     return spelled_character_;
+                   return spelled_characters(set);
+                 }});
+  patterns_.emplace(std::pair(search, std::string(pattern)), node);
+  return node;
 }
 
 std::optional<GrammarNodeId> JsonGrammar::format(std::string_view name) {
+  const auto known = formats_.find(name);
+  if (known != formats_.end()) return known->second;
   const auto pattern = format_regex(name);
   if (!pattern) return std::nullopt;
-  return matching(*pattern, false);
+  return formats_.emplace(name, matching(*pattern, false)).first->second;
 }
 
 /// Decimals without sign that are not under the bound. Also some that JSON would not write, with

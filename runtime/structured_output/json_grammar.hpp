@@ -1,9 +1,12 @@
 #pragma once
 // The parts of JSON texts as grammars: white space, strings, numbers.
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/structured_output/grammar_builder.hpp"
@@ -87,6 +90,8 @@ class JsonGrammar {
   GrammarNodeId digit_ = 0;
   GrammarNodeId digits_ = 0;  ///< any number of them
   GrammarNodeId whole_ = 0;   ///< 0 or digits that do not begin with 0
+  std::map<std::pair<bool, std::string>, GrammarNodeId> patterns_;  ///< by `search` and pattern
+  std::map<std::string, GrammarNodeId, std::less<>> formats_;
   std::optional<GrammarRuleId> any_value_;
   std::optional<GrammarRuleId> any_object_;
 };

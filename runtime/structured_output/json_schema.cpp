@@ -122,16 +122,22 @@ class SchemaConversion {
     if (schema.contains(kAnyOfs)) {
       Json base = schema;
       const Json groups = schema[kAnyOfs];
-      base.erase(kAnyOfs);
+      const bool branch_first =
+          schema.contains("properties") && comes_first(schema, kAnyOfs, "properties");
+      if (groups.size() > 1)
+        base[kAnyOfs] = Json(groups.begin() + 1, groups.end());
+      else
+        base.erase(kAnyOfs);
       const bool is_alone = groups.size() == 1 && base.empty() && has_rules();
-      if (groups.size() > 1) base[kAnyOfs] = Json(groups.begin() + 1, groups.end());
       std::vector<GrammarNodeId> parts;
       for (const Json& branch : groups[0]) {
         if (is_alone) {
           parts.push_back(value(branch));
           continue;
         }
-        const Json merged = resolver_.merge(base, resolver_.resolve(branch));
+        Json resolved = resolver_.resolve(branch);
+        const Json merged = branch_first ? resolver_.merge(std::move(resolved), base)
+                                         : resolver_.merge(base, std::move(resolved));
         // An inner list of alternatives keeps its place among the others.
         parts.push_back(merged == Json(false) ? builder_.nothing() : merged_rule(merged));
       }

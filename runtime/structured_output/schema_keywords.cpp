@@ -88,6 +88,14 @@ const Json& additional(const Json& schema) {
   return found == schema.end() ? anything() : *found;
 }
 
+bool comes_first(const Json& schema, std::string_view first, std::string_view second) {
+  for (const auto& [key, value] : schema.items()) {
+    if (key == first) return true;
+    if (key == second) return false;
+  }
+  return false;
+}
+
 Json all_of(const Json& a, const Json& b) {
   if (a == b || b == Json(true)) return a;
   if (a == Json(true)) return b;

@@ -56,6 +56,8 @@ class Nesting {
 [[nodiscard]] const Json& additional(const Json& schema);
 [[nodiscard]] const Json& item_schema(const Json& schema, std::size_t index);
 
+/// Is `first` there, and not behind `second`?
+[[nodiscard]] bool comes_first(const Json& schema, std::string_view first, std::string_view second);
 [[nodiscard]] Json all_of(const Json& a, const Json& b);
 [[nodiscard]] Json any_of(const Json& schemas);
 /// Objects without that property.

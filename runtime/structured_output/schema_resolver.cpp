@@ -206,11 +206,15 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
   if (schema.is_boolean()) return schema;
   if (!schema.is_object()) refuse("a schema must be an object or a boolean");
   if (has_unevaluated(schema)) return resolve(without_unevaluated(schema), depth + 1);
+  // Properties have the order in which the keywords that name them stand in the schema.
+  bool own_first = false;
   Json own = Json::object();
   Json result = true;
   Json any_ofs = Json::array();
   for (const auto& [key, argument] : schema.items()) {
     if (is_one_of(kRefused, key)) refuse("the keyword " + quote(key) + " is not supported");
+    if (key == "$ref" || key == "allOf") own_first = own_first || own.contains("properties");
+    if (key == "anyOf" || key == "oneOf") own[kAnyOfs] = nullptr;
     if (key == "$ref") {
       result = merge(std::move(result), resolve(target_of(argument), depth + 1));
     } else if (key == "allOf") {
@@ -262,6 +266,7 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
       !own.contains("additionalProperties"))
     own["additionalProperties"] = false;
   if (!any_ofs.empty()) own[kAnyOfs] = std::move(any_ofs);
+  if (own_first) return merge(std::move(own), std::move(result));
   return merge(std::move(result), std::move(own));
 }
 

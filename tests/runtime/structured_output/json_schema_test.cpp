@@ -164,6 +164,21 @@ BOOST_AUTO_TEST_CASE(arrays_have_items_and_lengths) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(properties_have_the_order_of_the_keywords_that_name_them) {
+  const std::string a = R"("properties": {"a": {}}, "required": ["a"])";
+  const std::string other = R"([{"properties": {"b": {}}, "required": ["b"]}])";
+  const std::string_view ab = R"({"a": 1, "b": 2})", ba = R"({"b": 2, "a": 1})";
+  for (const std::string keyword : {"\"allOf\": ", "\"anyOf\": ", "\"oneOf\": "}) {
+    const std::string first = R"({"type": "object", )" + keyword + other + ", " + a + "}";
+    const std::string last = R"({"type": "object", )" + a + ", " + keyword + other + "}";
+    check({{first, {ba}, {ab}}, {last, {ab}, {ba}}});
+  }
+  check({{R"({"allOf": [{"anyOf": [{"type": "object", "properties": {"b": {}}}]},
+                        {"properties": {"a": {}}, "required": ["a"]}]})",
+          {ba, R"({"a": 1})"},
+          {R"({"b": 1})"}}});
+}
+
 BOOST_AUTO_TEST_CASE(objects_have_properties_in_their_order) {
   check({
       {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}, "c": {"type": "null"}},
