@@ -79,7 +79,7 @@ class Case:
                 config = FAMILIES[base](chance)
                 if family == PACKED:
                     config |= dict(hidden_size=chance.choice((32, 64, 96)), intermediate_size=chance.choice((32, 64)))
-                if family == base and chance.random() < FOREIGN_SHARE:
+                if family == base and not is_gguf and chance.random() < FOREIGN_SHARE:
                     config |= foreign_fields(config, chance)
                 if is_gguf:
                     gguf_files.settle(family, config)

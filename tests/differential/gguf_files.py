@@ -18,6 +18,7 @@ FIXED = {
     "qwen3_moe": dict(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False),
     "qwen2_moe": dict(norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False),
     "mixtral": dict(sliding_window=None),
+    "deepseek_v3": dict(scoring_func="sigmoid", num_nextn_predict_layers=0),
     "mistral": dict(sliding_window=None),
     "qwen2": dict(use_sliding_window=False, layer_types=None),
     "qwen3": dict(use_sliding_window=False, layer_types=None),
@@ -26,10 +27,17 @@ FIXED = {
                       ssm_multipliers=[0.7, 0.9, 0.4, 0.5, 0.35], attention_bias=False, mlp_bias=False,
                       tie_word_embeddings=False),
 }
+# Scaled rotations that the files of a family tell.
+ROTATIONS = {"llama": ("llama3",), "llama4_text": ("llama3",), "gpt_oss": ("yarn",), "deepseek_v3": ("yarn",)}
 
 
 def settle(family, config):
     """Fields of a configuration that the files do not tell, as they are read from them."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key) or {}
+        if rope.get("rope_type", rope.get("type", "default")) not in ("default", *ROTATIONS.get(family, ())):
+            config.pop(key)
+            config["max_position_embeddings"] = 256  # some rotations stretch it
     for key, value in FIXED.get(family, {}).items():
         if value is None:
             config.pop(key, None)
