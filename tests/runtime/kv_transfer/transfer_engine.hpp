@@ -175,8 +175,7 @@ class TransferEngine {
     const SchedulerOutput step = run_now(scheduler_->schedule(0));
     ModelRunnerOutput result = execute(step);
     num_failed_ += result.kv_connector.failed_recving.size();
-    EngineCoreOutputs outputs =
-        run_now(scheduler_->update_from_output(step, std::move(result), 0));
+    EngineCoreOutputs outputs = run_now(scheduler_->update_from_output(step, std::move(result), 0));
     if (outputs.stats) num_external_hits_ += outputs.stats->connector_prefix_cache.hits;
     return outputs;
   }
