@@ -227,7 +227,7 @@ class Speculation(unittest.TestCase):
 
     def figures_after(self, config, **arguments):
         """(drafts, drafted tokens, accepted tokens, accepted at each place) after one completion of 41 tokens."""
-        with Server("--speculative-config", json.dumps({"num_speculative_tokens": 3, **config})) as server:
+        with Server("--speculative-config", json.dumps({"num_speculative_tokens": 3, "adaptive": False, **config})) as server:
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
             answer = client.completions.create(model="demo", max_tokens=41, extra_body={"ignore_eos": True}, **arguments)
             self.assertEqual(answer.usage.completion_tokens, 41)
