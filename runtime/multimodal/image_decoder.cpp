@@ -1,5 +1,6 @@
 #include "runtime/multimodal/image_decoder.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,6 +77,11 @@ Result<void> check_image_size(std::string_view format, std::uint64_t width, std:
   if (width * height > limits.max_pixels)
     return invalid_argument(image + " = " + std::to_string(width * height) +
                             " pixels, the limit is " + std::to_string(limits.max_pixels));
+  const auto [shorter, longer] = std::minmax(width, height);
+  if (longer > shorter * limits.max_side_ratio)
+    return invalid_argument(image + ": the ratio of its sides is " +
+                            std::to_string((longer + shorter - 1) / shorter) + ", the limit is " +
+                            std::to_string(limits.max_side_ratio));
   return {};
 }
 

@@ -15,6 +15,7 @@ struct ImageLimits {
   std::size_t max_encoded_bytes = std::size_t{64} << 20;
   std::uint64_t max_pixels = 89'478'485;  ///< where Pillow starts to warn of bombs
   std::uint32_t max_side = 65'535;
+  std::uint32_t max_side_ratio = 200;  ///< of the longer side to the other; Qwen2-VL's limit
 };
 
 /// The picture as vLLM gives it to an image processor: turned upright (EXIF or XMP orientation),

@@ -73,8 +73,8 @@ class SharedItemCache final : public ItemCache {
       std::vector<char> address;
       std::shared_ptr<const void> pin;
     };
-    const auto kept = std::make_shared<const Kept>(
-        Kept{pack_shared_item(item->address), std::move(item->pin)});
+    const auto kept =
+        std::make_shared<const Kept>(Kept{pack_shared_item(item->address), std::move(item->pin)});
     return {kept, &kept->address};
   }
 
@@ -92,7 +92,8 @@ Result<std::shared_ptr<PictureCache>> make_shared_picture_cache(
 
 Result<std::shared_ptr<ItemCache>> make_shared_item_cache(const PictureCacheOptions& options) {
   ASSIGN_OR_RETURN(auto items, open_items(options));
-  return std::shared_ptr<ItemCache>(std::make_shared<SharedItemCache>(std::move(items), options.workers_share));
+  return std::shared_ptr<ItemCache>(
+      std::make_shared<SharedItemCache>(std::move(items), options.workers_share));
 }
 
 }  // namespace troupe

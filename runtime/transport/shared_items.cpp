@@ -210,7 +210,8 @@ class SharedItems::Lock {
       result = pthread_mutex_trylock(&segment.header().mutex);
     }
     if (result == EOWNERDEAD) {
-      log_warning("a process has died while it changed the cache of pictures, which forgets all of them");
+      log_warning(
+          "a process has died while it changed the cache of pictures, which forgets all of them");
       segment.forget_all();
       pthread_mutex_consistent(&segment.header().mutex);
     } else if (result != 0) {
@@ -265,8 +266,8 @@ Result<std::shared_ptr<SharedItems>> SharedItems::open_for(const SharedItemAddre
   ASSIGN_OR_RETURN(const bool entered, items->enter(/*may_create=*/false));
   if (!entered || items->segment_->header().id != address.segment) {
     items->segment_->file = FileDescriptor();  // it is not ours to remove
-    return Error{ErrorCode::kNotFound, "the shared cache of pictures " + address.file +
-                                           " is another one (by now)"};
+    return Error{ErrorCode::kNotFound,
+                 "the shared cache of pictures " + address.file + " is another one (by now)"};
   }
   items->take_holder_number();
   return items;
@@ -395,10 +396,8 @@ SharedItems::Pinned SharedItems::pin(Slot& slot) {
                       .file = options_.file},
           .bytes = {segment_->data(slot), slot.num_bytes},
           .pin = std::shared_ptr<const void>(
-              segment_.get(),
-              [items = shared_from_this(), position, num_bytes = slot.num_bytes](const void*) {
-                items->unpin(position, num_bytes);
-              })};
+              segment_.get(), [items = shared_from_this(), position, num_bytes = slot.num_bytes](
+                                  const void*) { items->unpin(position, num_bytes); })};
 }
 
 std::optional<SharedItems::Pinned> SharedItems::pin(const std::string& name) {

@@ -132,8 +132,8 @@ BOOST_AUTO_TEST_CASE(a_step_s_loads_go_to_the_workers_with_their_sizes) {
               std::optional(std::vector<EncoderLoad>{{"a b", 4}, {"", 2}})));
   BOOST_TEST(connector.build_connector_meta({}).empty());
   BOOST_TEST(unpack_encoder_loads("")->empty());
-  for (const char* text : {"1", "1 ", "1 0 ", "1 0 2 a", "0 0 1 a", "-1 0 1 a", "x 0 1 a", "1 0 1 a1",
-                           "1 0 -1 a", "1 2 1 a", "1 -1 1 a"})
+  for (const char* text : {"1", "1 ", "1 0 ", "1 0 2 a", "0 0 1 a", "-1 0 1 a", "x 0 1 a",
+                           "1 0 1 a1", "1 0 -1 a", "1 2 1 a", "1 -1 1 a"})
     BOOST_TEST(!unpack_encoder_loads(text).has_value(), text);
 }
 
@@ -241,13 +241,16 @@ BOOST_AUTO_TEST_CASE(outputs_behind_a_network_are_fetched_while_steps_go_on) {
     }
   }
   BOOST_TEST((unpack_encoder_loads(metadata) ==
-              std::optional(std::vector<EncoderLoad>{
-                  {"a", 4, true}, {"bad", 4, true}, {"late", 4, true}})));
+              std::optional(
+                  std::vector<EncoderLoad>{{"a", 4, true}, {"bad", 4, true}, {"late", 4, true}})));
   {
     Side side(store);
     // The step goes on, and so does the next one.
     side.worker.start_load_caches(metadata);
     BOOST_TEST(side.worker.get_finished().empty());
+    // The fetch begins to count with the first query that finds it under way.
+    for (const char* identifier : {"a", "bad", "late"})
+      BOOST_TEST(!has(connector, identifier, 0).has_value());
     BOOST_TEST(!has(connector, "a", 4.9).has_value());
     store->let_save(true);
     ECConnectorOutput report;

@@ -93,7 +93,8 @@ BOOST_AUTO_TEST_CASE(features_have_no_metrics_until_they_are_used) {
   scheduler.evicted_blocks = {{.lifetime_s = 3, .idle_s = 0.5, .reuse_gaps_s = {1, 0.25}}};
   scheduler.connector_prefix_cache = {.requests = 1, .queries = 9, .hits = 4};
   BOOST_TEST(metrics.prometheus_text().find("encoder_transfer") == std::string::npos);
-  scheduler.encoder_transfer = {.num_queries = 3, .num_hits = 2, .num_failed = 1, .num_saved = 1, .num_fetched = 4};
+  scheduler.encoder_transfer = {
+      .num_queries = 3, .num_hits = 2, .num_failed = 1, .num_saved = 1, .num_fetched = 4};
   scheduler.num_kv_loads_in_progress = 2;
   scheduler.spec_decoding = {.num_requests = 2,
                              .num_draft_tokens = 6,

@@ -1,11 +1,16 @@
 #include "runtime/multimodal/media_loader.hpp"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace troupe {
 namespace {
@@ -32,6 +37,42 @@ struct Folders {
     return "file://" + (root / name).string();
   }
   fs::path root;
+};
+
+/// Answers each request with the same body, one after the other.
+class Host {
+ public:
+  explicit Host(const std::string& body) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    BOOST_REQUIRE(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    BOOST_REQUIRE(::listen(socket_, 16) == 0);
+    socklen_t size = sizeof(address);
+    BOOST_REQUIRE(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/";
+    const std::string answer =
+        "HTTP/1.0 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    thread_ = std::jthread([this, answer] {
+      while (true) {
+        const int client = ::accept(socket_, nullptr, nullptr);
+        if (client < 0) return;
+        std::array<char, 4096> request{};
+        static_cast<void>(::recv(client, request.data(), request.size(), 0));
+        static_cast<void>(::send(client, answer.data(), answer.size(), MSG_NOSIGNAL));
+        ::close(client);
+      }
+    });
+  }
+  ~Host() {
+    ::shutdown(socket_, SHUT_RDWR);
+    thread_.join();
+    ::close(socket_);
+  }
+  [[nodiscard]] std::string url(const std::string& path) const { return url_ + path; }
+
+ private:
+  int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::string url_;
+  std::jthread thread_;
 };
 
 std::string text_of(const Result<std::vector<std::byte>>& bytes) {
@@ -86,6 +127,49 @@ BOOST_AUTO_TEST_CASE(a_name_that_leads_into_the_own_network_is_not_connected_to)
   BOOST_TEST((text == "error: the host ip6-localhost has an address that is not public" ||
               text.find("cannot be asked") != std::string::npos),  // a host without that name
              text);
+}
+
+BOOST_AUTO_TEST_CASE(files_of_other_hosts_may_be_fetched_before_they_are_taken) {
+  const Host host("picture");
+  const MediaLoader loader = MediaLoader::create({.domains = {"127.0.0.1"}}).value();
+  BOOST_TEST(loader.fetches());
+  const std::string a = host.url("a"), b = host.url("b");
+  const std::vector<std::string_view> urls = {a, "data:text/plain;base64,aGk=", b, a, ""};
+  BOOST_TEST((loader.remote_of(urls) == std::vector<std::string>{a, b}));
+  const auto nobody = MediaLoader::create({}).value();
+  BOOST_TEST(!nobody.fetches());
+  BOOST_TEST(nobody.remote_of(urls).empty());
+  auto files = loader.fetch_all(urls, {});
+  BOOST_TEST(files.size() == 2u);
+  BOOST_TEST((*files.at(a))->size() == 7u);
+  for (const bool before : {true, false}) {
+    auto batch = loader.load_all(
+        urls, {},
+        before ? std::optional(std::move(files)) : std::optional<MediaLoader::FetchedFiles>());
+    constexpr std::array<std::size_t, 5> kSizes = {7, 2, 7, 7, 0};
+    for (std::size_t i = 0; i < kSizes.size(); ++i) {
+      const auto file = batch.take(i);
+      BOOST_REQUIRE(file.ok());
+      BOOST_TEST((*file)->size() == kSizes[i]);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_all_requests_have_fetched_has_a_limit_while_it_is_needed) {
+  const Host host(std::string(60, 'x'));
+  const MediaLoader loader =
+      MediaLoader::create({.domains = {"127.0.0.1"}, .max_held_bytes = 100}).value();
+  const std::string a = host.url("a"), b = host.url("b");
+  const std::vector<std::string_view> first = {a}, second = {b};
+  auto held = loader.fetch_all(first, {});
+  BOOST_TEST(held.at(a).ok());
+  const auto refused = loader.fetch_all(second, {});
+  BOOST_REQUIRE(!refused.at(b).ok());
+  BOOST_TEST((refused.at(b).error().code == ErrorCode::kUnavailable));
+  BOOST_TEST(refused.at(b).error().message ==
+             "the pictures that are fetched at once have more than 100 bytes in all, the limit");
+  held.clear();
+  BOOST_TEST(loader.fetch_all(second, {}).at(b).ok());
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_that_is_none_is_an_error_at_the_start) {

@@ -232,9 +232,9 @@ BOOST_AUTO_TEST_CASE(a_pinned_item_keeps_its_place_until_nobody_needs_it) {
   read = {};
   fill(60);
   BOOST_TEST(front_end->num_parts("n79") == 1u);
-  BOOST_TEST(worker.read(address).error().message ==
-             "the shared cache of pictures in " + (folder.path / "items").string() +
-                 " does not have it (any more)");
+  BOOST_TEST(worker.read(address).error().message == "the shared cache of pictures in " +
+                                                         (folder.path / "items").string() +
+                                                         " does not have it (any more)");
   // Half of the ring at most.
   std::vector<SharedItems::Pinned> held;
   for (int i = 60; i < 80; ++i)
