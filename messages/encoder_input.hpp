@@ -49,9 +49,8 @@ struct SharedItemAddress {
 inline constexpr std::int64_t kIsShared = std::int64_t{1} << 33;
 
 [[nodiscard]] inline std::vector<char> pack_shared_item(const SharedItemAddress& address) {
-  const std::array<std::uint64_t, 4> numbers = {static_cast<std::uint64_t>(kIsShared),
-                                                address.segment, address.position,
-                                                address.num_bytes};
+  const std::array<std::uint64_t, 4> numbers = {
+      static_cast<std::uint64_t>(kIsShared), address.segment, address.position, address.num_bytes};
   std::vector<char> data(sizeof(numbers));
   std::memcpy(data.data(), numbers.data(), sizeof(numbers));
   data.insert(data.end(), address.file.begin(), address.file.end());

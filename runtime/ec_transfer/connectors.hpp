@@ -41,8 +41,8 @@ using OpenOutputStore = Result<std::shared_ptr<OutputStore>> (*)(const ECConnect
 
 /// The two sides of a connector of a store. What the store takes long for is done on threads of
 /// their own, lookups, fetches and saves; a lookup without an answer within lookup_timeout_s (of
-/// ec_connector_extra_config; 1) counts as a miss, and so does a fetch that takes 10 s. Loads are done
-/// by the step that needs them.
+/// ec_connector_extra_config; 1) counts as a miss, and so does a fetch that takes 10 s. Loads are
+/// done by the step that needs them.
 [[nodiscard]] Result<std::shared_ptr<ECConnector>> make_store_connector(
     OpenOutputStore open, const ECConnectorContext& context);
 [[nodiscard]] Result<std::unique_ptr<ECConnectorWorker>> make_store_connector_worker(

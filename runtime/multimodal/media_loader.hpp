@@ -73,9 +73,9 @@ class MediaLoader {
     WorkLimits limits_;
     FetchedFiles fetched_;
   };
-  /// `fetched`: fetch_all of the URLs, if they were fetched before; else it is done now. The rest is
-  /// read when it is taken. `urls` and the loader must outlive the result. Errors of Batch::take:
-  /// see load and fetch_all.
+  /// `fetched`: fetch_all of the URLs, if they were fetched before; else it is done now. The rest
+  /// is read when it is taken. `urls` and the loader must outlive the result. Errors of
+  /// Batch::take: see load and fetch_all.
   [[nodiscard]] Batch load_all(std::span<const std::string_view> urls, const WorkLimits& limits,
                                std::optional<FetchedFiles> fetched = std::nullopt) const;
 

@@ -64,7 +64,8 @@ struct PictureCacheOptions {
   /// pictures.
   std::string key;
   std::filesystem::path directory = "/dev/shm";  ///< shm
-  /// shm: the workers are on the engine's host. They are given where items lie, and read them there.
+  /// shm: the workers are on the engine's host. They are given where items lie, and read them
+  /// there.
   bool workers_share = false;
 };
 
