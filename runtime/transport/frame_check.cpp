@@ -301,7 +301,11 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
         return malformed("a message to an actor by its name");
       break;
     case kRoutedMessage:
-      return malformed("a message for another node");
+      min_bytes = 2 * kNodeIdBytes + 1;
+      has_source = header.source != 0;
+      has_destination = true;
+      has_data = header.operation_data != 0;
+      break;
     case kMonitorMessage:
       min_bytes = max_bytes = 2 * kNodeIdBytes;
       has_destination = true;
@@ -323,13 +327,15 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
   return header.payload_bytes;
 }
 
-Result<void> FrameCheck::check_payload(std::span<const char> bytes) {
-  if (vocabulary_ == nullptr) return {};
+Result<FrameUse> FrameCheck::check_payload(std::span<const char> bytes) {
+  if (vocabulary_ == nullptr) return FrameUse::kPass;
   const FrameVocabulary& vocabulary = *vocabulary_;
-  if (header_.operation == kDirectMessage)
-    return check_message(vocabulary, bytes, (header_.flags & kNamedReceiver) != 0,
-                         (header_.operation_data & kAnswer) != 0);
-  if (header_.operation == kHeartbeat) return {};
+  if (header_.operation == kDirectMessage) {
+    RETURN_IF_ERROR(check_message(vocabulary, bytes, (header_.flags & kNamedReceiver) != 0,
+                                  (header_.operation_data & kAnswer) != 0));
+    return FrameUse::kPass;
+  }
+  if (header_.operation == kHeartbeat) return FrameUse::kPass;
   Cursor cursor(bytes);
   std::array<char, kNodeIdBytes> source;
   if (!cursor.node(source) || !is_node(vocabulary, source) || source == vocabulary.self)
@@ -343,10 +349,13 @@ Result<void> FrameCheck::check_payload(std::span<const char> bytes) {
         return malformed("an invalid handshake");
       break;
     }
+    case kRoutedMessage:
     case kMonitorMessage:
     case kDownMessage:
-      if (!cursor.node(destination) || destination != vocabulary.self)
-        return malformed("a notification for another node");
+      if (!cursor.node(destination) || !is_node(vocabulary, destination))
+        return malformed("to an invalid node");
+      if (destination != vocabulary.self) return FrameUse::kDrop;
+      if (header_.operation == kRoutedMessage) return malformed("a forwarded message");
       if (header_.operation == kDownMessage && !skip_error(vocabulary, cursor, 0))
         return malformed("a down message without a reason");
       break;
@@ -356,7 +365,7 @@ Result<void> FrameCheck::check_payload(std::span<const char> bytes) {
   if (!cursor.done()) return malformed("trailing data");
   knows_peer_ = true;
   peer_ = source;
-  return {};
+  return FrameUse::kPass;
 }
 
 }  // namespace troupe

@@ -50,10 +50,15 @@ struct FrameVocabulary {
   std::uint64_t greeting_answer = 0;
 };
 
+/// What to do with a valid frame.
+enum class FrameUse : std::uint8_t { kPass, kDrop };
+
 /// Checks one connection. Accepts only frames that CAF itself would send: first a handshake of the
 /// right kind, from another node; then complete messages of known types to actors of this node, and
-/// notifications about actors for this node. Nodes do not forward messages of others. An error is
-/// valid only as a response: CAF ends an actor that receives an unsolicited one.
+/// notifications about actors for this node. Frames for a third node are dropped: CAF sends them to
+/// a neighbour while the direct connection to a node that has just ended is closed, and nodes do
+/// not forward. An error is valid only as a response: CAF ends an actor that receives an
+/// unsolicited one.
 class FrameCheck {
  public:
   /// `vocabulary`: null with CAF 0.18 and later, where only types and lengths of frames are checked
@@ -64,7 +69,7 @@ class FrameCheck {
   /// The size of the payload. Errors: kInvalidArgument, as of all functions here.
   [[nodiscard]] Result<std::size_t> check_header(std::span<const char, kFrameHeaderBytes> bytes);
   /// Checks the payload. Pre: the last header announced one.
-  [[nodiscard]] Result<void> check_payload(std::span<const char> bytes);
+  [[nodiscard]] Result<FrameUse> check_payload(std::span<const char> bytes);
 
  private:
   struct Header {

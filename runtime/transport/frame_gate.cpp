@@ -49,7 +49,15 @@ bool FrameGate::check_frames() {
       error_ = checked.error().message;
       return false;
     }
-    checked_ += std::exchange(frame_bytes_, 0);
+    const std::size_t num_bytes = std::exchange(frame_bytes_, 0);
+    if (*checked == FrameUse::kPass) {
+      checked_ += num_bytes;
+      continue;
+    }
+    std::copy(bytes_.begin() + static_cast<std::ptrdiff_t>(checked_ + num_bytes),
+              bytes_.begin() + static_cast<std::ptrdiff_t>(end_),
+              bytes_.begin() + static_cast<std::ptrdiff_t>(checked_));
+    end_ -= num_bytes;
   }
   return true;
 }

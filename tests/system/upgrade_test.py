@@ -161,7 +161,7 @@ class Upgrades(unittest.TestCase):
                                                  "this user\n"))
 
     def test_a_stream_of_the_old_server_goes_on_though_its_supervisor_is_killed(self):
-        fields = {**body(0), "max_tokens": 1200}
+        fields = {**body(1), "max_tokens": 3000}
         with Server(*serve_arguments("multi-process.conf", "--generation-config", "vllm")[2:]) as server:  # no cap of max_tokens
             expected = stream(server.port, fields)
             answers = []
@@ -179,7 +179,7 @@ class Upgrades(unittest.TestCase):
             self.assertEqual(server.supervisor(), new)
 
     def test_streams_of_the_old_server_are_resumed_by_the_new_one(self):
-        fields = {**body(0), "max_tokens": 1200}
+        fields = {**body(1), "max_tokens": 3000}
         with Server(*serve_arguments(None, "--resume", "--generation-config", "vllm")[2:]) as server:
             expected = stream(server.port, fields)
             reader = Stream(server.port, fields)

@@ -127,8 +127,9 @@ BOOST_AUTO_TEST_CASE(headers_that_cannot_be_end_the_connection) {
   const std::string message = message_of(kStepTypes, step_values());
   BOOST_TEST(verdict_of({.operation = 7}, message) == "malformed frame: type 7");
   BOOST_TEST(verdict_of({.operation = 255}, message) == "malformed frame: type 255");
-  BOOST_TEST(verdict_of({.operation = 3, .destination = 5}, message) ==
-             "malformed frame: a message for another node");
+  BOOST_TEST(
+      verdict_of({.operation = 3, .destination = 5}, node_of(kPeer) + node_of(kSelf) + message) ==
+      "malformed frame: a forwarded message");
   BOOST_TEST(verdict_of({.operation = 2, .flags = 4, .destination = 5}, message) ==
              "malformed frame: flags 4");
   BOOST_TEST(verdict_of({.operation = 2}, message) == "malformed frame: an invalid actor");
@@ -138,11 +139,30 @@ BOOST_AUTO_TEST_CASE(headers_that_cannot_be_end_the_connection) {
   BOOST_TEST(verdict_of({.operation = 6, .data = 1}) != "");
   BOOST_TEST(verdict_of({.operation = 2, .destination = 5}) == "malformed frame: a length of 0");
   BOOST_TEST(verdict_of({.operation = 4, .destination = 5}, node_of(kPeer)) != "");
-  BOOST_TEST(verdict_of({.operation = 4, .destination = 5}, node_of(kPeer) + node_of('o')) ==
-             "malformed frame: a notification for another node");
+  BOOST_TEST(
+      verdict_of({.operation = 4, .destination = 5}, node_of(kPeer) + std::string(32, 'x')) ==
+      "malformed frame: to an invalid node");
   BOOST_TEST(
       verdict_of({.operation = 5, .source = 5}, node_of('o') + node_of(kSelf) + error_of(1)) ==
       "malformed frame: from a different node");
+}
+
+// While a node ends, CAF may send to its neighbours what is for it: that must not end the others'
+// connections.
+BOOST_AUTO_TEST_CASE(frames_for_a_third_node_are_dropped) {
+  const std::string other = node_of(kPeer) + node_of('o');
+  const std::string beat = frame_of({.operation = 6});
+  const std::string mine =
+      frame_of({.operation = 4, .destination = 5}, node_of(kPeer) + node_of(kSelf));
+  const std::string all = kClientHello + beat +
+                          frame_of({.operation = 4, .destination = 5}, other) + mine +
+                          frame_of({.operation = 5, .source = 5}, other + error_of(1)) +
+                          frame_of({.operation = 3, .destination = 5}, other + "anything") + beat;
+  for (const std::size_t step : {std::size_t{1}, std::size_t{40}, all.size()}) {
+    const Passed passed = pass(all, Side::kAccepts, step);
+    BOOST_TEST(passed.error == "");
+    BOOST_TEST((passed.frames == kClientHello + beat + mine + beat));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
