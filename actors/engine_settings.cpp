@@ -515,7 +515,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
     config.speculative.num_prefill_lookahead = kDraftHeadLookahead;
   else if (speculative.has_draft_layers())
     config.speculative.draft_slots = kDraftModelSlots;
-  if (!engine.disable_jump_forward && speculative.num_draft_tokens == 0 && !config.has_block_ops)
+  if (engine.enable_jump_forward && speculative.num_draft_tokens == 0 && !config.has_block_ops)
     config.max_proposed_tokens = kMaxProposedTokens;
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   if (model.max_item_embeds > 0) {

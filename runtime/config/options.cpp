@@ -172,10 +172,10 @@ void bind_options(OptionSet& set, Options& options) {
            {"last", "least-work"})
       .add("async-scheduling", engine.async_scheduling,
            "schedule the next step while the current one runs")
-      .add("disable-jump-forward", engine.disable_jump_forward,
-           "compute text that a grammar all but determines token by token; otherwise it takes one "
-           "step, but for models with state layers and with speculative-config. The tokens are the "
-           "same")
+      .add("enable-jump-forward", engine.enable_jump_forward,
+           "compute text that a grammar all but determines in one step; not for models with state "
+           "layers nor with speculative-config. The tokens are the same; it is faster for few "
+           "requests and a large model, slower for many")
       .add("watermark", engine.watermark,
            "fraction of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,

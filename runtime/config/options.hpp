@@ -57,7 +57,7 @@ struct EngineOptions {
   bool enable_priority_preemption = false;
   std::string preemption_victim = "last";
   bool async_scheduling = true;
-  bool disable_jump_forward = false;
+  bool enable_jump_forward = false;
   double watermark = 0;
   std::int64_t num_gpu_blocks_override = 0;  ///< 0: derived from the memory
   std::int64_t kv_cache_memory_bytes = 0;    ///< 0: a fraction of the free memory

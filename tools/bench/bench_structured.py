@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Streams with JSON schemas beside the same without, in turns: tokens per second of each, and their ratios. One schema has
-little text of its own; the other one has long names, which a grammar gives without a choice (--disable-jump-forward: token
-by token).
+little text of its own; the other one has long names, which a grammar gives without a choice (--enable-jump-forward: in one
+step).
 Usage: bench_structured.py [STREAMS [TOKENS [argument of troupe serve...]]]"""
 import asyncio
 import json
