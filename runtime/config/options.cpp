@@ -174,8 +174,8 @@ void bind_options(OptionSet& set, Options& options) {
            "schedule the next step while the current one runs")
       .add("enable-jump-forward", engine.enable_jump_forward,
            "compute text that a grammar all but determines in one step; not for models with state "
-           "layers nor with speculative-config. The tokens are the same; it is faster for few "
-           "requests and a large model, slower for many")
+           "layers nor with speculative-config. The tokens are the same; whether it is faster "
+           "depends on the model and the load")
       .add("watermark", engine.watermark,
            "fraction of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,
