@@ -51,6 +51,11 @@ Error segment_error(const std::string& what, const std::filesystem::path& path) 
   return {ErrorCode::kIo, "cannot " + what + " " + path.string() + ": " + std::strerror(errno)};
 }
 
+bool is_linked(const FileDescriptor& file) {
+  struct stat status {};
+  return ::fstat(file.get(), &status) == 0 && status.st_nlink > 0;
+}
+
 /// Waits for another process; a signal does not end it.
 bool lock_file(const FileDescriptor& file, int how) {
   int result = 0;
@@ -70,7 +75,7 @@ class SharedMemoryStore final : public OutputStore {
 
   /// The last one to leave removes the folder.
   ~SharedMemoryStore() override {
-    if (!users_.valid() || !lock_file(users_, LOCK_EX | LOCK_NB)) return;
+    if (!users_.valid() || !lock_file(users_, LOCK_EX | LOCK_NB) || !is_linked(users_)) return;
     remove_segments();
     for (const char* name : {kRoom, kUsers}) ::unlink((folder_ / name).c_str());
     ::rmdir(folder_.c_str());
@@ -163,11 +168,11 @@ class SharedMemoryStore final : public OutputStore {
       if (errno == ENOENT) return false;
       return segment_error("open", folder_ / kUsers);
     }
-    // The only user: existing files were left by processes that were killed.
-    if (lock_file(users_, LOCK_EX | LOCK_NB)) remove_segments();
+    // The only user: existing files were left by processes that were killed. The lock of a file
+    // that the last user has removed is free as well, but the folder may have other users again.
+    if (lock_file(users_, LOCK_EX | LOCK_NB) && is_linked(users_)) remove_segments();
     if (!lock_file(users_, LOCK_SH)) return segment_error("lock", folder_ / kUsers);
-    if (::fstat(users_.get(), &status) != 0) return segment_error("read", folder_ / kUsers);
-    if (status.st_nlink == 0) return false;
+    if (!is_linked(users_)) return false;
     room_ = open_lock(kRoom);
     if (!room_.valid()) return segment_error("open", folder_ / kRoom);
     return true;
