@@ -68,10 +68,10 @@ void ask_one(Self self, const Handle& actor, const Question& question,
   ask(self, actor, kPauseDeadline, question).then(on_answer, on_error);
 }
 
-std::vector<SchedulerActor> all_schedulers(const RouterState& router) {
+std::vector<SchedulerActor> schedulers_of(const RouterState& router, bool ready_only) {
   std::vector<SchedulerActor> schedulers;
   for (const std::optional<EngineLink>& link : router.groups)
-    if (link) schedulers.push_back(link->scheduler);
+    if (link && (link->ready || !ready_only)) schedulers.push_back(link->scheduler);
   return schedulers;
 }
 
@@ -82,7 +82,7 @@ caf::result<Answer> ask_groups(Self self, const Question& question,
                                Answer (*join)(const std::vector<Answer>&),
                                const std::vector<InputProcessorActor>& input_processors = {}) {
   auto promise = self->make_response_promise<Answer>();
-  const std::vector<SchedulerActor> schedulers = all_schedulers(state(self));
+  const std::vector<SchedulerActor> schedulers = schedulers_of(state(self), /*ready_only=*/false);
   if (schedulers.empty()) promise.deliver(exit_reason_of("no group is ready"));
   const auto gathered = std::make_shared<Gathered<Answer>>();
   gathered->done = [promise, join](Gathered<Answer>& all) mutable {
@@ -137,13 +137,6 @@ void ask_adapters(Self self, const std::vector<SchedulerActor>& schedulers,
     done(std::move(joined));
   };
   for (const SchedulerActor& scheduler : schedulers) ask_one(self, scheduler, question, gathered);
-}
-
-std::vector<SchedulerActor> schedulers_of(const RouterState& router) {
-  std::vector<SchedulerActor> schedulers;
-  for (const std::optional<EngineLink>& link : router.groups)
-    if (link && link->ready) schedulers.push_back(link->scheduler);
-  return schedulers;
 }
 
 }  // namespace
@@ -274,7 +267,7 @@ caf::result<AdapterReply> load_adapter(Self self, const LoadAdapter& what) {
   RouterState& router = state(self);
   if (auto refusal = router.adapters.check_load(what))
     return AdapterReply{.adapters = {}, .error = std::move(refusal)};
-  const std::vector<SchedulerActor> schedulers = schedulers_of(router);
+  const std::vector<SchedulerActor> schedulers = schedulers_of(router, /*ready_only=*/true);
   if (!router.enable_adapters || schedulers.empty())
     return AdapterReply{
         .adapters = {},
@@ -289,7 +282,8 @@ caf::result<AdapterReply> load_adapter(Self self, const LoadAdapter& what) {
       report_adapters(self);
     } else if (!now.adapters.find(what.name)) {
       // Another group may have loaded it.
-      ask_adapters(self, schedulers_of(now), UnloadAdapter{what.name}, [](const AdapterReply&) {});
+      ask_adapters(self, schedulers_of(now, /*ready_only=*/true), UnloadAdapter{what.name},
+                   [](const AdapterReply&) {});
     }
     promise.deliver(std::move(reply));
   });
@@ -301,7 +295,7 @@ caf::result<AdapterReply> unload_adapter(Self self, const UnloadAdapter& what) {
   if (!router.adapters.remove(what.name))
     return AdapterReply{.adapters = {}, .error = unknown_adapter(what.name)};
   report_adapters(self);
-  ask_adapters(self, schedulers_of(router), what, [](const AdapterReply&) {});
+  ask_adapters(self, schedulers_of(router, /*ready_only=*/true), what, [](const AdapterReply&) {});
   return AdapterReply{};
 }
 

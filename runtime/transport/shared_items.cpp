@@ -80,23 +80,25 @@ bool try_flock(const FileDescriptor& file, int how) {
   return result == 0;
 }
 
-/// The lock of one byte of a file, which ends with the process. False: another one has it.
-bool try_lock_byte(const FileDescriptor& file, int number) {
+/// The exclusive lock of one byte of a file.
+struct flock lock_of_byte(int number) {
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = number;
   lock.l_len = 1;
+  return lock;
+}
+
+/// Takes that lock, which ends with the process. False: another one has it.
+bool try_lock_byte(const FileDescriptor& file, int number) {
+  struct flock lock = lock_of_byte(number);
   return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0;
 }
 
 /// Whether somebody else has that lock.
 bool is_byte_locked(const FileDescriptor& file, int number) {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = number;
-  lock.l_len = 1;
+  struct flock lock = lock_of_byte(number);
   return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

@@ -1,18 +1,15 @@
 // safetensors headers, config.json and generation_config.json from arbitrary bytes.
 #include <cstdint>
-#include <cstring>
 #include <string_view>
-#include <vector>
 
 #include "runtime/models/model_config.hpp"
 #include "runtime/models/safetensors.hpp"
+#include "tests/fuzz/mapped_bytes.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace troupe;
-  // A mapping is aligned; the fuzzer's buffer need not be.
-  std::vector<std::uint64_t> words(size / sizeof(std::uint64_t) + 1);
-  if (size != 0) std::memcpy(words.data(), data, size);
-  const auto bytes = std::as_bytes(std::span(words)).first(size);
+  const MappedBytes mapped(data, size);
+  const auto bytes = mapped.get();
   if (const auto tensors = parse_safetensors(bytes, "fuzz"); tensors.ok()) {
     std::size_t num_bytes = 0;
     for (const auto& [name, tensor] : *tensors) {

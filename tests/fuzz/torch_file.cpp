@@ -1,16 +1,13 @@
 // pytorch_model.bin from arbitrary bytes.
 #include <cstdint>
-#include <cstring>
-#include <vector>
 
 #include "runtime/models/torch_file.hpp"
+#include "tests/fuzz/mapped_bytes.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace troupe;
-  // A mapping is aligned; the fuzzer's buffer need not be.
-  std::vector<std::uint64_t> words(size / sizeof(std::uint64_t) + 1);
-  if (size != 0) std::memcpy(words.data(), data, size);
-  const auto bytes = std::as_bytes(std::span(words)).first(size);
+  const MappedBytes mapped(data, size);
+  const auto bytes = mapped.get();
   if (const auto tensors = parse_torch_file(bytes, "fuzz"); tensors.ok()) {
     for (const auto& [name, tensor] : *tensors)
       CHECK(tensor.bytes.empty() ||
