@@ -56,7 +56,7 @@ class Chaos(unittest.TestCase):
             for _ in range(NUM_GROUP_FAULTS):
                 time.sleep(numbers.uniform(0.05, 0.6))  # as below
                 stores.strike(numbers)
-            self.assertGreater(server.metric(hits), 0)
+            wait_until(lambda: server.metric(hits) > 0, "blocks to be loaded from the stores")
             self.finish(server, clients, "stores", NUM_GROUP_FAULTS, num_incidents=0)
 
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
