@@ -1,11 +1,10 @@
 #include "runtime/structured_output/compiled_grammar.hpp"
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "runtime/base/check.hpp"
-#include "runtime/structured_output/left_recursion.hpp"
+#include "runtime/structured_output/grammar_conversion.hpp"
 
 namespace troupe {
 namespace {
@@ -18,143 +17,6 @@ const CodePointSet& plain_characters() {
   static const CodePointSet set{{0x20, 0x21}, {0x23, 0x5B}, {0x5D, CodePointSet::kMax}};
   return set;
 }
-
-/// Turns a builder's nodes into expressions. A child is always made before its parents.
-class GrammarConversion {
- public:
-  GrammarConversion(const GrammarBuilder& builder, Expressions& expressions)
-      : builder_(builder), expressions_(expressions), made_(builder.nodes().size(), kNothing) {}
-
-  /// What has no rules in it.
-  void convert_regular_nodes() {
-    for (GrammarNodeId id = 0; id < made_.size(); ++id)
-      if (builder_.nodes()[id].is_regular) made_[id] = convert(builder_.nodes()[id]);
-  }
-
-  /// All else, and the rules' bodies. Pre: the above.
-  void convert_rules() {
-    find_parents();
-    // Rules without any text would be dead ends.
-    productive_ = fixpoint([&](ExpressionId e) { return e != kNothing; });
-    nullable_ = fixpoint([&](ExpressionId e) { return expressions_.nullable(e); });
-    for (GrammarNodeId id = 0; id < made_.size(); ++id)
-      if (!builder_.nodes()[id].is_regular) made_[id] = convert(builder_.nodes()[id]);
-    std::vector<ExpressionId> bodies;
-    std::vector<bool> nullable_rules;
-    for (const GrammarNodeId body : builder_.bodies()) {
-      bodies.push_back(made_[body]);
-      nullable_rules.push_back(nullable_[body]);
-    }
-    expressions_.set_bodies(
-        without_left_recursion(expressions_, std::move(bodies), nullable_rules));
-  }
-
-  [[nodiscard]] ExpressionId of(GrammarNodeId node) const { return made_[node]; }
-
- private:
-  ExpressionId convert(const GrammarNode& node) {
-    switch (node.kind) {
-      case GrammarNodeKind::kNothing:
-        return kNothing;
-      case GrammarNodeKind::kEmpty:
-        return Expressions::kEmpty;
-      case GrammarNodeKind::kBytes:
-        return expressions_.bytes(builder_.sets()[node.first]);
-      case GrammarNodeKind::kSequence: {
-        const auto children = builder_.children(node);
-        ExpressionId result = Expressions::kEmpty;
-        for (std::size_t i = children.size(); i-- > 0;)
-          result = expressions_.sequence(made_[children[i]], result);
-        return result;
-      }
-      case GrammarNodeKind::kChoice: {
-        std::vector<ExpressionId> parts;
-        for (const GrammarNodeId child : builder_.children(node)) parts.push_back(made_[child]);
-        return expressions_.choice(std::move(parts));
-      }
-      case GrammarNodeKind::kRepeat:
-        return expressions_.repeat(made_[builder_.children(node)[0]], node.min, node.max);
-      case GrammarNodeKind::kIntersection: {
-        const auto children = builder_.children(node);
-        return expressions_.intersection(made_[children[0]], made_[children[1]]);
-      }
-      case GrammarNodeKind::kComplement:
-        return expressions_.complement(made_[builder_.children(node)[0]]);
-      case GrammarNodeKind::kMultiple:
-        return expressions_.multiple_of(node.max);
-      case GrammarNodeKind::kRule: {
-        const GrammarNodeId body = builder_.bodies()[node.first];
-        return productive_[body] ? expressions_.rule(node.first, nullable_[body]) : kNothing;
-      }
-    }
-    return kNothing;
-  }
-
-  /// The nodes that each one is part of, flat; rules are so of their bodies' nodes.
-  void find_parents() {
-    const auto& nodes = builder_.nodes();
-    parents_begin_.assign(nodes.size() + 1, 0);
-    for_each_part([&](GrammarNodeId, GrammarNodeId part) { ++parents_begin_[part + 1]; });
-    for (std::size_t i = 1; i < parents_begin_.size(); ++i)
-      parents_begin_[i] += parents_begin_[i - 1];
-    parents_.resize(parents_begin_.back());
-    std::vector<std::uint32_t> next(parents_begin_.begin(), parents_begin_.end() - 1);
-    for_each_part([&](GrammarNodeId id, GrammarNodeId part) { parents_[next[part]++] = id; });
-  }
-
-  template <class Use>
-  void for_each_part(const Use& use) const {
-    const auto& nodes = builder_.nodes();
-    for (GrammarNodeId id = 0; id < nodes.size(); ++id) {
-      const GrammarNode& node = nodes[id];
-      if (node.is_regular) continue;
-      if (node.kind == GrammarNodeKind::kRule) {
-        use(id, builder_.bodies()[node.first]);
-      } else {
-        for (const GrammarNodeId child : builder_.children(node)) use(id, child);
-      }
-    }
-  }
-
-  /// By node, the least solution: a sequence has the property if all of its parts have, a choice if
-  /// one of them has, a rule if its body has. Linear in the size of the grammar.
-  template <class Regular>
-  std::vector<bool> fixpoint(const Regular& holds_for_regular) const {
-    const auto& nodes = builder_.nodes();
-    std::vector<bool> holds(nodes.size());
-    std::vector<std::uint32_t> missing(nodes.size());
-    std::vector<GrammarNodeId> pending;
-    const auto set = [&](GrammarNodeId id) {
-      if (holds[id]) return;
-      holds[id] = true;
-      pending.push_back(id);
-    };
-    for (GrammarNodeId id = 0; id < nodes.size(); ++id) {
-      const GrammarNode& node = nodes[id];
-      if (node.is_regular) {
-        if (holds_for_regular(made_[id])) set(id);
-        continue;
-      }
-      missing[id] = node.kind == GrammarNodeKind::kSequence ? node.count : 1;
-      if (node.kind == GrammarNodeKind::kRepeat && node.min == 0) set(id);
-    }
-    while (!pending.empty()) {
-      const GrammarNodeId id = pending.back();
-      pending.pop_back();
-      for (std::uint32_t i = parents_begin_[id]; i < parents_begin_[id + 1]; ++i)
-        if (missing[parents_[i]] > 0 && --missing[parents_[i]] == 0) set(parents_[i]);
-    }
-    return holds;
-  }
-
-  const GrammarBuilder& builder_;
-  Expressions& expressions_;
-  std::vector<ExpressionId> made_;
-  std::vector<std::uint32_t> parents_begin_;  ///< by node, in parents_; one more
-  std::vector<GrammarNodeId> parents_;
-  std::vector<bool> productive_;
-  std::vector<bool> nullable_;
-};
 
 }  // namespace
 
@@ -193,11 +55,8 @@ std::shared_ptr<CompiledGrammar> CompiledGrammar::compile(
   const GrammarBuilder& builder = *source;
   GrammarBuilder plain;
   const GrammarNodeId plain_node = plain.code_points(plain_characters());
-  std::vector<ByteSet> sets;
-  std::unordered_set<ByteSet> known;
-  for (const auto* of : {&builder.sets(), &plain.sets()})
-    for (const ByteSet& set : *of)
-      if (known.insert(set).second) sets.push_back(set);
+  std::vector<ByteSet> sets = builder.sets();
+  sets.insert(sets.end(), plain.sets().begin(), plain.sets().end());
   if (std::ranges::any_of(builder.nodes(), [](const GrammarNode& node) {
         return node.kind == GrammarNodeKind::kMultiple;
       })) {
@@ -205,16 +64,12 @@ std::shared_ptr<CompiledGrammar> CompiledGrammar::compile(
       sets.push_back(ByteSet().set(static_cast<unsigned char>(c)));
   }
   Expressions expressions(ByteClasses(sets), builder.limits());
-  GrammarConversion plain_conversion(plain, expressions);
-  plain_conversion.convert_regular_nodes();
-  GrammarConversion conversion(builder, expressions);
-  conversion.convert_regular_nodes();
-  conversion.convert_rules();
-  const ExpressionId start = expressions.bodies()[0];
+  const ExpressionId plain_character = to_expression(plain, plain_node, expressions);
+  set_rules(source, expressions);
+  const ExpressionId start = expressions.body(0);
   if (start == kNothing) throw GrammarRefused("no text fits the grammar");
-  return std::shared_ptr<CompiledGrammar>(
-      new CompiledGrammar(std::move(source), std::move(expressions), start,
-                          plain_conversion.of(plain_node), std::move(vocabulary)));
+  return std::shared_ptr<CompiledGrammar>(new CompiledGrammar(
+      std::move(source), std::move(expressions), start, plain_character, std::move(vocabulary)));
 }
 
 Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(

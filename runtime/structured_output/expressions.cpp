@@ -579,7 +579,7 @@ ExpressionId Expressions::derive_uncached(ExpressionId e, std::uint8_t c) {
       return multiple_of(node.max, (node.min * 10 + (byte - '0')) % node.max);
     }
     case Kind::kRule:
-      return derive(bodies_[node.a], c);
+      return derive(body(node.a), c);
     case Kind::kNotEmpty:
       return derive(node.a, c);
   }

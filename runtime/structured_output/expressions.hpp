@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -40,6 +41,19 @@ class ByteClasses {
   std::array<std::uint8_t, 256> of_{};
   std::vector<unsigned char> representatives_;
   std::vector<std::uint16_t> num_bytes_;
+};
+
+class Expressions;
+
+/// Makes the bodies of a grammar's rules.
+class RuleBodies {
+ public:
+  RuleBodies() = default;
+  RuleBodies(const RuleBodies&) = delete;
+  RuleBodies& operator=(const RuleBodies&) = delete;
+  virtual ~RuleBodies() = default;
+  /// Throws GrammarRefused.
+  virtual ExpressionId make_body(Expressions& expressions, std::uint32_t rule) = 0;
 };
 
 /// Owns all expressions of one grammar. Invariants: no two are alike; none but kNothing stands for
@@ -98,9 +112,17 @@ class Expressions {
   ExpressionId import(const Expressions& other, ExpressionId e,
                       std::unordered_map<ExpressionId, ExpressionId>& known);
 
-  /// What a rule stands for. Pre: no rule begins with itself.
+  /// What rules stand for. Pre: no rule begins with itself.
   void set_bodies(std::vector<ExpressionId> bodies) { bodies_ = std::move(bodies); }
-  [[nodiscard]] std::span<const ExpressionId> bodies() const noexcept { return bodies_; }
+  /// The same, each made when it is first needed.
+  void set_bodies(std::size_t num_rules, std::unique_ptr<RuleBodies> bodies) {
+    bodies_.assign(num_rules, kUnknown);
+    make_bodies_ = std::move(bodies);
+  }
+  ExpressionId body(std::uint32_t rule) {
+    if (bodies_[rule] == kUnknown) bodies_[rule] = make_bodies_->make_body(*this, rule);
+    return bodies_[rule];
+  }
 
   /// What may follow the byte.
   ExpressionId step(ExpressionId e, unsigned char byte) {
@@ -179,7 +201,8 @@ class Expressions {
   std::vector<std::uint32_t> table_;    ///< open addressing; 0 is free
   std::vector<std::vector<ExpressionId>> rows_;
   std::uint32_t num_rows_ = 0;
-  std::vector<ExpressionId> bodies_;
+  std::vector<ExpressionId> bodies_;  ///< by rule; kUnknown: not yet
+  std::unique_ptr<RuleBodies> make_bodies_;
   std::uint64_t steps_left_ = 0;
   int depth_ = 0;
 };

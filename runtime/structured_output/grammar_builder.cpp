@@ -107,13 +107,12 @@ GrammarNodeId GrammarBuilder::add(GrammarNodeKind kind, std::span<const GrammarN
 GrammarNodeId GrammarBuilder::bytes(const ByteSet& set) {
   if (set.none()) return nothing();
   const bool single = set.count() == 1;
-  const std::size_t value = set._Find_first();
-  if (single && single_bytes_[value] != 0) return single_bytes_[value];
+  GrammarNodeId& known = single ? single_bytes_[set._Find_first()] : node_of_set_[set];
+  if (known != 0) return known;
   sets_.push_back(set);
-  const GrammarNodeId id =
+  known =
       add({.kind = GrammarNodeKind::kBytes, .first = static_cast<std::uint32_t>(sets_.size() - 1)});
-  if (single) single_bytes_[value] = id;
-  return id;
+  return known;
 }
 
 GrammarNodeId GrammarBuilder::byte(unsigned char value) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -118,6 +119,7 @@ class GrammarBuilder {
   std::vector<GrammarNode> nodes_;
   std::vector<GrammarNodeId> children_;
   std::vector<ByteSet> sets_;
+  std::unordered_map<ByteSet, GrammarNodeId> node_of_set_;
   std::vector<GrammarNodeId> bodies_;
   std::array<GrammarNodeId, 256> single_bytes_{};
 };

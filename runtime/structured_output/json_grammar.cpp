@@ -400,6 +400,12 @@ GrammarNodeId JsonGrammar::multiples(const Decimal& divisor, bool integer) {
 }
 
 GrammarNodeId JsonGrammar::number(const NumberBounds& bounds) {
+  const auto [known, is_new] = numbers_.try_emplace(bounds, 0);
+  if (is_new) known->second = make_number(bounds);
+  return known->second;
+}
+
+GrammarNodeId JsonGrammar::make_number(const NumberBounds& bounds) {
   GrammarBuilder& b = builder_;
   if (bounds.min || bounds.max || bounds.multiple_of)
     return b.choice({bounded_magnitude(bounds, false),

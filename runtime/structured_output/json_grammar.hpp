@@ -1,6 +1,7 @@
 #pragma once
 // The parts of JSON texts as grammars: white space, strings, numbers.
 
+#include <compare>
 #include <functional>
 #include <map>
 #include <optional>
@@ -23,6 +24,7 @@ struct Decimal {
   std::string fraction;
 
   [[nodiscard]] bool is_zero() const { return whole == "0" && fraction.empty(); }
+  auto operator<=>(const Decimal&) const = default;  ///< of what is written; not by value
   /// From JSON's spelling. Throws GrammarRefused if it has too many digits.
   static Decimal parse(std::string_view json);
 };
@@ -32,11 +34,13 @@ struct NumberBounds {
   struct Bound {
     Decimal value;
     bool exclusive = false;
+    auto operator<=>(const Bound&) const = default;
   };
   bool integer = false;
   std::optional<Bound> min;
   std::optional<Bound> max;
   std::optional<Decimal> multiple_of;
+  auto operator<=>(const NumberBounds&) const = default;
 };
 
 /// How strings are written.
@@ -66,6 +70,8 @@ class JsonGrammar {
   /// A character of the set as a string has it: escaped only where it must be. That way each text
   /// has one spelling, and texts can be compared.
   GrammarNodeId spelled_characters(const CodePointSet& set);
+  /// Any character, spelled that way.
+  [[nodiscard]] GrammarNodeId spelled_character() const noexcept { return spelled_character_; }
   /// The content of strings that match somewhere, or as a whole.
   GrammarNodeId matching(std::string_view pattern, bool search);
   /// The content of strings of that format; none if it is not known.
@@ -76,6 +82,7 @@ class JsonGrammar {
   GrammarNodeId any_object();
 
  private:
+  GrammarNodeId make_number(const NumberBounds& bounds);
   GrammarNodeId magnitude_from(const Decimal& bound, bool exclusive);
   GrammarNodeId magnitude_to(const Decimal& bound, bool exclusive);
   GrammarNodeId bounded_magnitude(const NumberBounds& bounds, bool negative);
@@ -92,6 +99,7 @@ class JsonGrammar {
   GrammarNodeId whole_ = 0;   ///< 0 or digits that do not begin with 0
   std::map<std::pair<bool, std::string>, GrammarNodeId> patterns_;  ///< by `search` and pattern
   std::map<std::string, GrammarNodeId, std::less<>> formats_;
+  std::map<NumberBounds, GrammarNodeId> numbers_;
   std::optional<GrammarRuleId> any_value_;
   std::optional<GrammarRuleId> any_object_;
 };

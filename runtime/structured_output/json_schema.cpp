@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/json_depth.hpp"
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/structured_output/json_grammar.hpp"
+#include "runtime/structured_output/schema_parser.hpp"
 #include "runtime/structured_output/schema_resolver.hpp"
 
 namespace troupe {
@@ -271,7 +271,7 @@ class SchemaConversion {
   }
 
   GrammarNodeId spelled_text(std::uint32_t min, std::uint32_t max) {
-    return builder_.repeat(json_.spelled_characters({{0, CodePointSet::kMax}}), min, max);
+    return builder_.repeat(json_.spelled_character(), min, max);
   }
 
   GrammarNodeId string(const Json& schema) {
@@ -816,10 +816,7 @@ GrammarNodeId add_schema(GrammarBuilder& builder, std::string_view source,
     throw GrammarRefused("json_schema: the schema has " + std::to_string(source.size()) +
                          " bytes, the limit is " +
                          std::to_string(builder.limits().max_source_bytes));
-  const auto root = parse_bounded_json<schema::Json>(source);
-  if (root.is_discarded())
-    throw GrammarRefused("json_schema: the schema is no JSON, or is nested deeper than " +
-                         std::to_string(kMaxJsonDepth) + " levels");
+  const schema::Json root = schema::parse_schema(source);
   const GrammarRuleId start = builder.add_rule();
   try {
     schema::SchemaResolver resolver(root, options, builder.limits());

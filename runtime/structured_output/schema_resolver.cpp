@@ -209,6 +209,7 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
   // Properties have the order in which the keywords that name them stand in the schema.
   bool own_first = false;
   Json own = Json::object();
+  own.get_ref<Json::object_t&>().reserve(schema.size() + 1);  // it copies all that it has to grow
   Json result = true;
   Json any_ofs = Json::array();
   for (const auto& [key, argument] : schema.items()) {

@@ -2,14 +2,15 @@
 """MaskBench: Troupe's masks beside llguidance's and xgrammar's, in one run over the same schemas and documents.
 
     mask_bench.py DATA [--count N] [--seed N] [--engines NAME,...] [--tokenizer FOLDER] [--bench PROGRAM]
-                       [--timeout-s N] [--slow]
+                       [--cpu-limit-s N] [--slow]
 
 DATA is the folder maskbench/data of guidance-ai/jsonschemabench: files of {"schema", "tests": [{"valid", "data"}]}.
 Without --tokenizer the vocabulary is Tekken's (131,072 tokens), which the package mistral-common brings along. Needs
 the packages llguidance, xgrammar, transformers and mistral-common; none of them is needed by anything else here.
 
 Each engine is a process that reads a line per schema and answers with a line, one schema after the other, so that
-whatever else runs on the machine slows all of them. Times are CPU times of the engine's thread. A mask's time is that
+whatever else runs on the machine slows all of them. A schema with its documents may take --cpu-limit-s seconds of CPU time.
+Interrupted, it prints the table of what has been measured. Times are CPU times of the engine's thread. A mask's time is that
 of the mask and of accepting the token behind it; a first mask's is that of compiling and of the first mask. A document
 is accepted if each of its tokens is in its mask and the text may end behind the last one. The documents' properties have
 the order in which llguidance takes them; where it does not take the schema, any order, which no engine here takes.
@@ -21,7 +22,8 @@ import json
 import os
 import pathlib
 import random
-import select
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -132,14 +134,46 @@ class XGrammarStrict(XGrammar):
 PYTHON_ENGINES = {"llguidance": LlGuidance, "xgrammar": XGrammar, "xgrammar-strict": XGrammarStrict}
 
 
-def serve(name, folder):
+def serve(name, folder, cpu_limit_s):
+    """Measures in a fork of this process: where one ends at the limit or in a crash, the next one need not load anything."""
     from transformers import PreTrainedTokenizerFast
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the input ends it
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(pathlib.Path(folder) / "tokenizer.json"))
     engine = PYTHON_ENGINES[name](tokenizer)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     print(json.dumps({"ready": True}), file=answers, flush=True)
+    worker = None
     for line in sys.stdin:
+        if worker is None:
+            (request_out, request_in), (answer_out, answer_in) = os.pipe(), os.pipe()
+            worker = os.fork()
+            if worker == 0:
+                os.close(request_in)
+                os.close(answer_out)
+                work(engine, os.fdopen(request_out), os.fdopen(answer_in, "w"), cpu_limit_s)
+                os._exit(0)
+            os.close(request_out)
+            os.close(answer_in)
+            requests, results = os.fdopen(request_in, "w"), os.fdopen(answer_out)
+        requests.write(line)
+        requests.flush()
+        answer = results.readline()
+        if not answer:
+            os.waitpid(worker, 0)
+            requests.close()
+            results.close()
+            worker = None
+            answer = json.dumps({"error": f"over {cpu_limit_s} s of CPU time, or a crash", "ended": True}) + "\n"
+        answers.write(answer)
+        answers.flush()
+
+
+def work(engine, requests, answers, cpu_limit_s):
+    for line in requests:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + cpu_limit_s
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         print(json.dumps(measure(engine, json.loads(line))), file=answers, flush=True)
 
 
@@ -172,36 +206,29 @@ def measure(engine, request):
 
 
 class Engine:
-    def __init__(self, name, command, timeout_s):
-        self.name, self.command, self.timeout_s, self.process = name, command, timeout_s, None
+    def __init__(self, name, command):
+        self.name = name
         self.first_us, self.mask_us, self.refused = [], [], {}
         self.wrongly_refused_names = []
-        self.taken = self.wrongly_accepted = self.wrongly_refused = self.gave_up = self.right = self.timeouts = 0
+        self.taken = self.wrongly_accepted = self.wrongly_refused = self.gave_up = self.right = self.ended = 0
         self.slow = []
-
-    def answer(self, timeout):
-        ready, _, _ = select.select([self.process.stdout], [], [], timeout)
-        return self.process.stdout.readline() if ready else ""
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def ask(self, line):
-        if self.process is None:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-            if "ready" not in self.answer(300):
-                sys.exit(f"{self.name} does not start")
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        answer = self.answer(self.timeout_s)
-        if answer:
-            return json.loads(answer)
-        self.process.kill()
-        self.process.wait()
-        self.process = None
-        self.timeouts += 1
-        return {"error": f"no answer in {self.timeout_s} s, or a crash"}
+        return self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} has ended")
+        return json.loads(line)
 
     def take(self, name, tests, answer):
         if "error" in answer:
             self.refused[name] = answer["error"]
+            self.ended += "ended" in answer
             return
         self.taken += 1
         first_us = answer["compile_us"] + next(iter(answer["mask_us"]), 0)
@@ -230,7 +257,7 @@ class Engine:
         self.first_us.sort()
         mean = sum(self.mask_us) / max(1, len(self.mask_us))
         cells = [mean, *(at(self.mask_us, p) for p in (0.5, 0.99, 0.999, 1)), *(at(self.first_us, p) for p in (0.5, 0.9, 0.99, 1))]
-        counts = [self.taken, self.right, self.wrongly_accepted, self.wrongly_refused, self.gave_up, self.timeouts]
+        counts = [self.taken, self.right, self.wrongly_accepted, self.wrongly_refused, self.gave_up, self.ended]
         return [self.name, *(f"{cell:.1f}" for cell in cells), *map(str, counts)]
 
 
@@ -242,7 +269,7 @@ def main():
     parser.add_argument("--engines", default="troupe,llguidance,xgrammar")
     parser.add_argument("--tokenizer", type=pathlib.Path)
     parser.add_argument("--bench", default=str(ROOT / "build" / "release" / "tests" / "bench_grammar"))
-    parser.add_argument("--timeout-s", type=int, default=120, help="for a schema with its documents")
+    parser.add_argument("--cpu-limit-s", type=int, default=20, help="for a schema with its documents")
     parser.add_argument("--slow", action="store_true", help="print the slowest schemas and why schemas are refused")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -261,8 +288,20 @@ def compare(options, folder):
         files = random.Random(options.seed).sample(files, options.count)
     engines = []
     for name in options.engines.split(","):
-        command = [options.bench, str(folder)] if name == "troupe" else [sys.executable, __file__, "--serve", name, str(folder)]
-        engines.append(Engine(name, command, options.timeout_s))
+        serve_command = [sys.executable, __file__, "--serve", name, str(folder), str(options.cpu_limit_s)]
+        engines.append(Engine(name, [options.bench, str(folder)] if name == "troupe" else serve_command))
+    for engine in engines:
+        engine.answer()  # it is ready
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    measured = []
+    try:
+        measure_all(engines, tokenizer, files, measured)
+    except KeyboardInterrupt:
+        print(f"interrupted behind {len(measured)} of {len(files)} schemas")
+    report(options, engines, tokenizer, measured)
+
+
+def measure_all(engines, tokenizer, files, measured):
     for file in files:
         case = json.loads(file.read_text())
         tests = case["tests"]
@@ -270,12 +309,16 @@ def compare(options, folder):
         request = {"schema": json.dumps(case["schema"], ensure_ascii=False),
                    "tests": [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]}
         line = json.dumps(request)
-        for engine in engines:
-            engine.take(file.stem, tests, engine.ask(line))
-    names_of = [file.stem for file in files]
-    print(f"{len(files)} schemas, vocabulary of {tokenizer.get_vocab_size()} tokens, times in microseconds")
+        answers = [engine.ask(line) for engine in engines]
+        for engine, answer in zip(engines, answers, strict=True):
+            engine.take(file.stem, tests, answer)
+        measured.append(file.stem)
+
+
+def report(options, engines, tokenizer, names_of):
+    print(f"{len(names_of)} schemas, vocabulary of {tokenizer.get_vocab_size()} tokens, times in microseconds")
     names = ["engine", "mask avg", "p50", "p99", "p99.9", "max", "first p50", "p90", "p99", "max", "taken", "right",
-             "wrongly accepted", "wrongly refused", "gave up", "timeouts"]
+             "wrongly accepted", "wrongly refused", "gave up", "over limit"]
     rows = [names, *(engine.row() for engine in engines)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
     for row in rows:
@@ -302,7 +345,7 @@ def compare(options, folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4 and sys.argv[1] == "--serve":
-        serve(sys.argv[2], sys.argv[3])
+    if len(sys.argv) == 5 and sys.argv[1] == "--serve":
+        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         main()
