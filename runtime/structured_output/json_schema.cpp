@@ -160,13 +160,25 @@ class SchemaConversion {
     return builder_.choice(parts);
   }
 
+  /// Equal for equal schemas: the order of keywords says nothing but where alternatives stand.
+  static std::string key_of(const Json& schema) {
+    if (!schema.is_object()) return dump(schema);
+    std::vector<std::string> parts;
+    for (const auto& [keyword, argument] : schema.items())
+      parts.push_back(dump(keyword) + ":" + dump(argument));
+    std::ranges::sort(parts);
+    std::string key(comes_first(schema, kAnyOfs, "properties") ? "a" : "p");
+    for (const std::string& part : parts) key += "," + part;
+    return key;
+  }
+
   /// A resolved schema as a rule of its own, so that joined schemas may lead back to themselves.
   GrammarNodeId merged_rule(const Json& schema) {
     if (!has_rules()) {
       const Nesting nesting(merged_depth_, kMaxMergedDepth, "joined schemas");
       return resolved_value(schema);
     }
-    const auto [known, is_new] = merged_rules_.try_emplace(dump(schema), 0);
+    const auto [known, is_new] = merged_rules_.try_emplace(key_of(schema), 0);
     const GrammarRuleId rule = is_new ? known->second = builder_.add_rule() : known->second;
     if (!is_new) return builder_.rule(rule);
     const Nesting nesting(merged_depth_, kMaxMergedDepth, "joined schemas");

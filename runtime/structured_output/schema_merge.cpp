@@ -75,9 +75,8 @@ Json SchemaResolver::merge(Json a, Json b) {
       for (const Json& one : value.is_array() ? value : Json::array({value}))
         if (std::find(both.begin(), both.end(), one) == both.end()) both.push_back(one);
       *mine = std::move(both);
-    } else if (key == "required" || key == kAnyOfs || key == kNotTexts || key == kNotPatterns) {
-      for (const Json& one : value) mine->push_back(one);
-    } else if (key == kContains) {
+    } else if (key == "required" || key == kAnyOfs || key == kContains || key == kNotTexts ||
+               key == kNotPatterns) {
       for (const Json& one : value)
         if (std::find(mine->begin(), mine->end(), one) == mine->end()) mine->push_back(one);
     } else if (key == "uniqueItems") {

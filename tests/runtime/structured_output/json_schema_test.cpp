@@ -478,6 +478,11 @@ BOOST_AUTO_TEST_CASE(a_hostile_schema_is_refused_by_a_limit) {
     all += (i > 0 ? "," : "") + std::string(R"({"anyOf":[{"minLength":)") + std::to_string(i) +
            R"(},{"pattern":"a)" + std::to_string(i) + "\"}]}";
   BOOST_TEST(refusal(all + "]}") != "");
+  // The same alternatives, reached in many ways, are looked at once.
+  std::string again =
+      R"({"$defs":{"x":{"anyOf":[{"required":["a"]},{"required":["b"]}]}},"allOf":[)";
+  for (int i = 0; i < 40; ++i) again += (i > 0 ? "," : "") + std::string(R"({"$ref":"#/$defs/x"})");
+  BOOST_TEST(refusal(again + "]}") == "");
   GrammarLimits limits;
   limits.max_nodes = 1000;
   std::string wide = R"({"type":"object","properties":{)";
@@ -485,6 +490,41 @@ BOOST_AUTO_TEST_CASE(a_hostile_schema_is_refused_by_a_limit) {
   BOOST_TEST(refusal(wide + "}}", limits).find("1000 parts") != std::string::npos);
   BOOST_TEST(refusal(R"({"type":"object","minProperties":60000,"properties":{"a":{},"b":{}}})")
                  .find("too many states") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(titles_and_comments_of_schemas_are_no_part_of_them) {
+  check({
+      // Where they are names of properties, values, or what a reference leads to, they stay.
+      {R"({"title": "T", "description": "D", "type": "object", "required": ["title", "description"],
+          "properties": {"title": {"const": {"title": "a"}}, "description": {"enum": ["comment"]}}})",
+       {R"({"title": {"title": "a"}, "description": "comment"})"},
+       {R"({"title": {}, "description": "comment"})"}},
+      {R"({"$ref": "#/types/title", "types": {"title": {"description": "D", "type": "null"}}})",
+       {"null"},
+       {"1"}},
+      {R"({"type": "integer", "type": "null"})", {"null"}, {"1"}},  // the last one counts
+  });
+  BOOST_TEST(refusal("{") ==
+             "json_schema: the schema is no JSON, or is nested deeper than 64 levels");
+}
+
+BOOST_AUTO_TEST_CASE(rules_without_a_text_are_dead_ends_that_no_text_leads_to) {
+  check({
+      {R"({"type": "object", "properties": {"a": {"type": "string", "pattern": "^a$", "minLength": 2},
+          "b": {"type": "integer", "minimum": 3, "maximum": 2}, "c": {"$ref": "#/properties/a"}}})",
+       {"{}", R"({"d": 1})"},
+       {R"({"a")", R"({"b")", R"({"c")"}},
+      {R"({"$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}},
+          "properties": {"a": {"$ref": "#/$defs/x"}}, "type": "object"})",
+       {"{}", R"({"b": 1})"},
+       {R"({"a": [)"}},
+  });
+  const auto grammar = compile_for_bytes(json_schema_grammar(
+      R"({"type":"object","properties":{"a":{"type":"string","pattern":"^a$","minLength":2}},
+          "additionalProperties":false})"));
+  const auto state = grammar->advance(grammar->start(), "{");
+  BOOST_REQUIRE(state.has_value());
+  BOOST_TEST(!grammar->advance(*state, "\"").has_value());
 }
 
 BOOST_AUTO_TEST_CASE(json_object_takes_any_object) {
