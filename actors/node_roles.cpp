@@ -121,7 +121,8 @@ const std::shared_ptr<GrammarCache>& grammars_of(NodeState& node, const ModelLoa
 
 const std::shared_ptr<GrammarPool>& grammar_pool_of(NodeState& node, const ModelLoaded& model) {
   if (node.grammar_pool == nullptr)
-    node.grammar_pool = std::make_shared<GrammarPool>(grammars_of(node, model));
+    node.grammar_pool = std::make_shared<GrammarPool>(grammars_of(node, model),
+                                                      node.options.engine.enable_jump_forward);
   return node.grammar_pool;
 }
 

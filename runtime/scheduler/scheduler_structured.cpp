@@ -134,6 +134,10 @@ void Scheduler::draft_proposal(RequestState& request) const {
 std::optional<GrammarStep> Scheduler::grammar_step(const SchedulerOutput& step) const {
   if (!step.has_structured_output_requests) return std::nullopt;
   GrammarStep structured{.step = step.step, .requests = {}};
+  // Where the arithmetic of many requests fills the step, tokens in one step cost what they cost in
+  // several, and what does not come true is lost.
+  constexpr std::size_t kMaxRequestsWithProposals = 8;
+  const bool has_room = step.scheduled_ids.size() <= kMaxRequestsWithProposals;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const auto num_drafts =
@@ -151,7 +155,8 @@ std::optional<GrammarStep> Scheduler::grammar_step(const SchedulerOutput& step) 
          .masker = state->grammar->masker(),
          .drafts = {drafts.begin(), drafts.end()},
          .num_tokens = static_cast<std::size_t>(state->num_tokens()),
-         .max_proposed_tokens = static_cast<std::size_t>(config_.max_proposed_tokens)});
+         .max_proposed_tokens =
+             has_room ? static_cast<std::size_t>(config_.max_proposed_tokens) : 0});
   }
   if (structured.requests.empty()) return std::nullopt;
   return structured;

@@ -341,8 +341,7 @@ ExpressionId Expressions::choice(std::vector<ExpressionId> parts) {
       }
     }
     std::ranges::sort(flat);
-    const auto repeated = std::ranges::unique(flat);
-    flat.erase(repeated.begin(), repeated.end());
+    flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
     parts = std::move(flat);
     if (parts.empty()) return kNothing;
     if (parts.size() == 1) return parts.front();
@@ -382,8 +381,7 @@ ExpressionId Expressions::make_intersection(std::vector<ExpressionId> parts) {
       std::ranges::all_of(flat, [&](ExpressionId part) { return nodes_[part].nullable; });
   if (only_empty) return nullable ? kEmpty : kNothing;
   std::ranges::sort(flat);
-  const auto repeated = std::ranges::unique(flat);
-  flat.erase(repeated.begin(), repeated.end());
+  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   if (flat.empty()) return kAnything;
   if (flat.size() == 1) return flat.front();
   const bool is_finite =

@@ -23,9 +23,10 @@ std::vector<TokenId> end_tokens(const SamplingParams& params) {
 }
 
 std::unique_ptr<Grammar> request_grammar(std::shared_ptr<CompiledGrammar> grammar,
-                                         const SamplingParams& params, const GrammarCache& cache) {
+                                         const SamplingParams& params,
+                                         std::shared_ptr<const Tokenizer> tokenizer) {
   return std::make_unique<RequestGrammar>(GrammarMatcher(std::move(grammar), end_tokens(params)),
-                                          cache.tokenizer());
+                                          std::move(tokenizer));
 }
 
 /// Every request of the step ends with the error.
@@ -99,8 +100,10 @@ class GrammarPool::JobThreads {
   std::vector<std::thread> threads_;
 };
 
-GrammarPool::GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_compilers)
+GrammarPool::GrammarPool(std::shared_ptr<GrammarCache> cache, bool proposes,
+                         std::size_t num_compilers)
     : cache_(std::move(cache)),
+      tokenizer_(proposes ? cache_->tokenizer() : nullptr),
       compilers_(std::make_unique<JobThreads>(std::max<std::size_t>(num_compilers, 1))),
       filler_(std::make_unique<JobThreads>(1)) {}
 
@@ -108,13 +111,13 @@ GrammarPool::~GrammarPool() = default;
 
 void GrammarPool::compile(const SamplingParams& params, Done done) {
   if (auto known = cache_->find(*params.structured_outputs))
-    return done(request_grammar(std::move(known), params, *cache_));
-  compilers_->add([cache = cache_, params, done = std::move(done)] {
+    return done(request_grammar(std::move(known), params, tokenizer_));
+  compilers_->add([cache = cache_, tokenizer = tokenizer_, params, done = std::move(done)] {
     std::optional<Result<std::unique_ptr<Grammar>>> result;
     const auto thrown = guard([&] {
       auto compiled = cache->get(*params.structured_outputs);
       if (compiled.ok()) {
-        result.emplace(request_grammar(*std::move(compiled), params, *cache));
+        result.emplace(request_grammar(*std::move(compiled), params, tokenizer));
       } else {
         result.emplace(std::move(compiled).error());
       }

@@ -12,7 +12,9 @@ namespace troupe {
 /// ends are dropped.
 class GrammarPool final : public GrammarCompiler {
  public:
-  explicit GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_compilers = 1);
+  /// Only if `proposes` its grammars propose tokens.
+  explicit GrammarPool(std::shared_ptr<GrammarCache> cache, bool proposes,
+                       std::size_t num_compilers = 1);
   ~GrammarPool() override;
   GrammarPool(const GrammarPool&) = delete;
   GrammarPool& operator=(const GrammarPool&) = delete;
@@ -24,6 +26,7 @@ class GrammarPool final : public GrammarCompiler {
  private:
   class JobThreads;
   std::shared_ptr<GrammarCache> cache_;
+  std::shared_ptr<const Tokenizer> tokenizer_;  ///< of what is proposed; null: nothing is
   std::unique_ptr<JobThreads> compilers_;
   std::unique_ptr<JobThreads> filler_;
 };

@@ -7,7 +7,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::uint32_t kUnbounded = GrammarBuilder::kUnbounded;
 /// Blanks between two tokens: enough to indent 20 levels by two.
 constexpr std::uint32_t kMaxBlanks = 40;
 constexpr std::size_t kMaxDigits = 400;

@@ -74,7 +74,8 @@ struct RequestGrammar::Shared {
   GrammarMatcher matcher;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<TokenId> refused = std::nullopt;  ///< a token of the request that was not accepted
-  WhitespaceStyle style = {};                     ///< of the request's tokens
+  WhitespaceStyle style = {};                     ///< of the request's tokens but these:
+  std::vector<TokenId> unread = {};
 };
 
 class RequestGrammar::Masker final : public GrammarMasker {
@@ -104,6 +105,8 @@ class RequestGrammar::Masker final : public GrammarMasker {
     take_tokens();
     if (shared_->refused || shared_->tokenizer == nullptr) return {};
     const GrammarVocabulary& vocabulary = shared_->matcher.vocabulary();
+    for (const TokenId token : std::exchange(shared_->unread, {}))
+      shared_->style.read(text_of(token));
     WhitespaceStyle style = shared_->style;
     for (const TokenId draft : drafts_) style.read(text_of(draft));
     const std::string text = shared_->matcher.likely_text(style, kMaxLikelyBytes);
@@ -128,7 +131,7 @@ class RequestGrammar::Masker final : public GrammarMasker {
   void take_tokens() {
     for (const TokenId token : std::exchange(tokens_, {})) {
       if (!shared_->refused && !shared_->matcher.accept(token)) shared_->refused = token;
-      if (!shared_->refused) shared_->style.read(text_of(token));
+      if (!shared_->refused && shared_->tokenizer != nullptr) shared_->unread.push_back(token);
     }
   }
 

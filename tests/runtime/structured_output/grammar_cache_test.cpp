@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(errors_name_the_field_and_are_not_kept) {
 
 BOOST_AUTO_TEST_CASE(the_pool_compiles_for_the_scheduler) {
   const auto cache = make_cache();
-  GrammarPool pool(cache, 2);
+  GrammarPool pool(cache, /*proposes=*/false, 2);
   const auto compile = [&](SamplingParams params) {
     std::promise<Result<std::unique_ptr<Grammar>>> promise;
     pool.compile(params, [&](auto grammar) { promise.set_value(std::move(grammar)); });
