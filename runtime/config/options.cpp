@@ -173,9 +173,9 @@ void bind_options(OptionSet& set, Options& options) {
       .add("async-scheduling", engine.async_scheduling,
            "schedule the next step while the current one runs")
       .add("enable-jump-forward", engine.enable_jump_forward,
-           "compute text that a grammar all but determines in one step; not for models with state "
-           "layers nor with speculative-config. The tokens are the same; whether it is faster "
-           "depends on the model and the load")
+           "compute text that a grammar leaves no choice of in one step, with the tokens that the "
+           "tokenizer gives it; in one step only while at most 8 requests run, not for models with "
+           "state layers and not with speculative-config")
       .add("watermark", engine.watermark,
            "fraction of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,

@@ -146,42 +146,22 @@ std::optional<char> CompiledGrammar::only_byte(GrammarState state) {
   if (expressions_.nullable(state)) return std::nullopt;
   const ByteClasses& classes = expressions_.classes();
   std::optional<char> only;
-  std::optional<char> blank;
-  std::size_t num_blanks = 0;
   for (std::size_t c = 0; c < classes.size(); ++c) {
-    const auto byte = static_cast<char>(classes.representative(c));
     if (expressions_.step(state, classes.representative(c)) == kNothing) continue;
-    if (classes.num_bytes(c) == 1 && WhitespaceStyle::is_blank(byte)) {
-      blank = byte;
-      ++num_blanks;
-      continue;
-    }
     if (only || classes.num_bytes(c) > 1) return std::nullopt;
-    only = byte;
+    only = static_cast<char>(classes.representative(c));
   }
-  return !only && num_blanks == 1 ? blank : only;
+  return only;
 }
 
-std::string CompiledGrammar::likely_text(GrammarState state, WhitespaceStyle style,
-                                         std::size_t max_bytes) {
+std::string CompiledGrammar::forced_text(GrammarState state, std::size_t max_bytes) {
   const Access access(*this);
   std::string text;
   while (text.size() < max_bytes) {
     const std::optional<char> next = only_byte(state);
-    if (!next) return text;
-    const std::size_t begin = text.size();
-    const std::string_view run =
-        WhitespaceStyle::is_blank(*next) ? std::string_view() : style.before(*next);
-    if (!run.empty() && expressions_.step(state, static_cast<unsigned char>(run[0])) != kNothing)
-      text += run;
+    if (!next) break;
     text += *next;
-    for (std::size_t i = begin; i < text.size(); ++i) {
-      state = expressions_.step(state, static_cast<unsigned char>(text[i]));
-      if (state != kNothing) continue;
-      text.resize(i);
-      return text;
-    }
-    style.read(std::string_view(text).substr(begin));
+    state = expressions_.step(state, static_cast<unsigned char>(*next));
   }
   return text;
 }
@@ -355,11 +335,11 @@ void GrammarMatcher::rollback(std::size_t num_tokens) {
   states_.resize(states_.size() - num_tokens);
 }
 
-std::string GrammarMatcher::likely_text(const WhitespaceStyle& style, std::size_t max_bytes) {
+std::string GrammarMatcher::forced_text(std::size_t max_bytes) {
   std::string text;
   if (has_ended()) return text;
   const bool done = with_grammar([&](CompiledGrammar& grammar, GrammarState state) {
-    text = grammar.likely_text(state, style, max_bytes);
+    text = grammar.forced_text(state, max_bytes);
   });
   failure_.reset();  // masks tell of it
   return done ? text : std::string();

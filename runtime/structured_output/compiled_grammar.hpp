@@ -18,7 +18,6 @@
 #include "runtime/structured_output/expressions.hpp"
 #include "runtime/structured_output/grammar_builder.hpp"
 #include "runtime/structured_output/grammar_vocabulary.hpp"
-#include "runtime/structured_output/whitespace_style.hpp"
 
 namespace troupe {
 
@@ -54,9 +53,8 @@ class CompiledGrammar {
   /// A bit for each token that fits. Pre: row.size() == vocabulary().num_words().
   void fill_bitmask(GrammarState state, std::span<std::int32_t> row);
 
-  /// The text behind the state as far as the grammar leaves no choice but that of white space, at
-  /// most max_bytes of it.
-  std::string likely_text(GrammarState state, WhitespaceStyle style, std::size_t max_bytes);
+  /// The text behind the state as far as the grammar leaves no choice, at most max_bytes of it.
+  std::string forced_text(GrammarState state, std::size_t max_bytes);
 
   [[nodiscard]] const GrammarVocabulary& vocabulary() const noexcept { return *vocabulary_; }
   /// Memory that it takes, without the vocabulary. Waits for nothing.
@@ -81,8 +79,7 @@ class CompiledGrammar {
       std::shared_ptr<const GrammarBuilder> source,
       std::shared_ptr<const GrammarVocabulary> vocabulary);
 
-  /// The one byte that may follow, if need be beside blanks; none if there are others, or if
-  /// nothing need follow.
+  /// The one byte that may follow; none if there are others, or if nothing need follow.
   std::optional<char> only_byte(GrammarState state);
   const Mask& mask(GrammarState state);
   Mask compute_mask(GrammarState state);
@@ -137,7 +134,7 @@ class GrammarMatcher {
   /// set but those of stop tokens. Pre: row.size() == words_per_row().
   void fill_bitmask(std::span<std::int32_t> row);
   /// As CompiledGrammar's, behind the last token. Empty where a limit is reached.
-  std::string likely_text(const WhitespaceStyle& style, std::size_t max_bytes);
+  std::string forced_text(std::size_t max_bytes);
   [[nodiscard]] const GrammarVocabulary& vocabulary() const { return grammar_->vocabulary(); }
   /// Of the last call, if a limit of the grammar was reached.
   [[nodiscard]] const std::optional<Error>& failure() const noexcept { return failure_; }

@@ -25,6 +25,9 @@ std::vector<TokenId> end_tokens(const SamplingParams& params) {
 std::unique_ptr<Grammar> request_grammar(std::shared_ptr<CompiledGrammar> grammar,
                                          const SamplingParams& params,
                                          std::shared_ptr<const Tokenizer> tokenizer) {
+  // These may exclude the very token that the tokenizer gives.
+  if (!params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty())
+    tokenizer = nullptr;
   return std::make_unique<RequestGrammar>(GrammarMatcher(std::move(grammar), end_tokens(params)),
                                           std::move(tokenizer));
 }

@@ -13,7 +13,7 @@ namespace troupe {
 namespace {
 
 /// More would be cut for nothing: a token has four bytes and more.
-constexpr std::size_t kMaxLikelyBytes = 256;
+constexpr std::size_t kMaxForcedBytes = 256;
 
 /// The tokens of `text` as the tokenizer cuts it behind a line break, which no token of other text
 /// joins. None of a part whose tokens stand for something else.
@@ -39,7 +39,7 @@ std::vector<TokenId> cut(const Tokenizer& tokenizer, const GrammarVocabulary& vo
 
 /// The tokens of `text`, special ones between their marks. The last one is left out if what follows
 /// the text may be part of it.
-std::vector<TokenId> likely_tokens_of(const Tokenizer& tokenizer,
+std::vector<TokenId> forced_tokens_of(const Tokenizer& tokenizer,
                                       const GrammarVocabulary& vocabulary, std::string_view text) {
   constexpr char kMark = GrammarVocabulary::kSpecialMark;
   std::vector<TokenId> tokens;
@@ -74,8 +74,6 @@ struct RequestGrammar::Shared {
   GrammarMatcher matcher;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<TokenId> refused = std::nullopt;  ///< a token of the request that was not accepted
-  WhitespaceStyle style = {};                     ///< of the request's tokens but these:
-  std::vector<TokenId> unread = {};
 };
 
 class RequestGrammar::Masker final : public GrammarMasker {
@@ -85,32 +83,30 @@ class RequestGrammar::Masker final : public GrammarMasker {
 
   bool accept(TokenId token) override {
     take_tokens();
-    if (shared_->refused || !shared_->matcher.accept(token)) return false;
-    drafts_.push_back(token);
-    return true;
+    return !shared_->refused && shared_->matcher.accept(token);
   }
   void rollback(std::size_t num_tokens) override {
     if (num_tokens > 0) shared_->matcher.rollback(num_tokens);
-    drafts_.resize(drafts_.size() - num_tokens);
   }
   void fill_bitmask(std::span<std::int32_t> row) override {
     take_tokens();
     if (shared_->refused) {
       std::ranges::fill(row, 0);
-    } else {
-      shared_->matcher.fill_bitmask(row);
+      return;
     }
+    const std::vector<TokenId> forced = forced_tokens();
+    if (forced.empty()) {
+      shared_->matcher.fill_bitmask(row);
+      return;
+    }
+    std::ranges::fill(row, 0);
+    const auto token = static_cast<std::uint32_t>(forced.front());
+    row[token / 32] = static_cast<std::int32_t>(1u << token % 32);
   }
   std::vector<TokenId> likely_tokens(std::size_t max_tokens) override {
     take_tokens();
-    if (shared_->refused || shared_->tokenizer == nullptr) return {};
-    const GrammarVocabulary& vocabulary = shared_->matcher.vocabulary();
-    for (const TokenId token : std::exchange(shared_->unread, {}))
-      shared_->style.read(text_of(token));
-    WhitespaceStyle style = shared_->style;
-    for (const TokenId draft : drafts_) style.read(text_of(draft));
-    const std::string text = shared_->matcher.likely_text(style, kMaxLikelyBytes);
-    std::vector<TokenId> tokens = likely_tokens_of(*shared_->tokenizer, vocabulary, text);
+    if (shared_->refused) return {};
+    std::vector<TokenId> tokens = forced_tokens();
     tokens.resize(std::min(tokens.size(), max_tokens));
     return tokens;
   }
@@ -128,23 +124,21 @@ class RequestGrammar::Masker final : public GrammarMasker {
   }
 
  private:
+  /// A model may spell what it has no choice of letter by letter; drafts of it would not come true.
+  [[nodiscard]] std::vector<TokenId> forced_tokens() const {
+    if (shared_->tokenizer == nullptr) return {};
+    const std::string text = shared_->matcher.forced_text(kMaxForcedBytes);
+    return forced_tokens_of(*shared_->tokenizer, shared_->matcher.vocabulary(), text);
+  }
+
   void take_tokens() {
     for (const TokenId token : std::exchange(tokens_, {})) {
       if (!shared_->refused && !shared_->matcher.accept(token)) shared_->refused = token;
-      if (!shared_->refused && shared_->tokenizer != nullptr) shared_->unread.push_back(token);
     }
-  }
-
-  /// Empty for a stop token that is none of the vocabulary's.
-  [[nodiscard]] std::string_view text_of(TokenId token) const {
-    const GrammarVocabulary& vocabulary = shared_->matcher.vocabulary();
-    if (token < 0 || static_cast<std::size_t>(token) >= vocabulary.size()) return {};
-    return vocabulary.bytes(token);
   }
 
   std::shared_ptr<Shared> shared_;
   std::vector<TokenId> tokens_;  ///< that the matcher has not got yet
-  std::vector<TokenId> drafts_;  ///< accepted behind them
 };
 
 RequestGrammar::RequestGrammar(GrammarMatcher matcher, std::shared_ptr<const Tokenizer> tokenizer)

@@ -15,7 +15,8 @@ class Tokenizer;
 /// share: the Scheduler never waits for what a grammar takes.
 class RequestGrammar final : public Grammar {
  public:
-  /// Without a tokenizer it proposes nothing.
+  /// With a tokenizer, text that the grammar leaves no choice of has the tokens that the tokenizer
+  /// gives it, and is proposed; without, any tokens, and nothing is proposed.
   explicit RequestGrammar(GrammarMatcher matcher,
                           std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 

@@ -260,13 +260,14 @@ std::optional<Json> SchemaResolver::other_branches(const Json& groups, int depth
 bool SchemaResolver::are_disjoint(const Json& a, const Json& b, int depth) {
   if (a == Json(false) || b == Json(false)) return true;
   if (!a.is_object() || !b.is_object() || depth > 8) return false;
-  for (const auto& [with, other] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
+  for (const auto& [with, than] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
     if (!with->contains(kAnyOfs)) continue;
     Json base = *with;
     base.erase(kAnyOfs);
+    const Json& other = *than;
     for (const Json& group : (*with)[kAnyOfs]) {
       const bool all = std::all_of(group.begin(), group.end(), [&](const Json& branch) {
-        return are_disjoint(merge(base, resolve(branch)), *other, depth + 1);
+        return are_disjoint(merge(base, resolve(branch)), other, depth + 1);
       });
       if (all) return true;
     }

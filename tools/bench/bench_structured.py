@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Streams with JSON schemas beside the same without, in turns: tokens per second of each, and their ratios. One schema has
-little text of its own; the other one has long names, which a grammar gives without a choice (--enable-jump-forward: in one
-step).
+"""Streams with JSON schemas beside the same without, in turns: tokens per second of each, tokens per CPU second of the server
+(which other work on the machine disturbs less), their ratios, and how many drafts came true. One schema has little text of
+its own; the other one has long names, which a grammar gives without a choice (--enable-jump-forward: in one step).
 Usage: bench_structured.py [STREAMS [TOKENS [argument of troupe serve...]]]"""
 import asyncio
 import json
@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 
-from bench_support import DEADLINE_S, Server
+from bench_support import DEADLINE_S, QUIET, Server, cpu_seconds
 
 ROUNDS = 7
 # As many records as fit: every stream has as many tokens as it asks for.
@@ -64,18 +64,38 @@ async def rate(port, count, tokens, schema):
     return count * tokens / (time.monotonic() - began)
 
 
+def drafts(server):
+    """Those that were proposed so far, and those that came true."""
+    try:
+        return server.metrics("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
+    except KeyError:  # none so far
+        return 0, 0
+
+
+def ratios_of(rates, name):
+    ratios = [a / b for a, b in zip(rates[name], rates["no schema"])]
+    return f"{statistics.median(ratios):.3f} (of each round: {', '.join(f'{ratio:.3f}' for ratio in ratios)})"
+
+
 def main():
     count, tokens = [int(number) for number in (sys.argv[1:3] + ["64", "200"][len(sys.argv[1:3]):])]
-    with Server("--log-stats-interval-s", "0", "--max-num-seqs", str(count), *sys.argv[3:]) as server:
-        rates = {name: [] for name in SCHEMAS}
-        for _ in range(ROUNDS + 1):  # the first one compiles
+    with Server("--max-num-seqs", str(count), *QUIET, *sys.argv[3:]) as server:
+        rates, cpu_rates = {name: [] for name in SCHEMAS}, {name: [] for name in SCHEMAS}
+        proposed = {name: [0, 0] for name in SCHEMAS}
+        for turn in range(ROUNDS + 1):  # the first one compiles
             for name, schema in SCHEMAS.items():
-                rates[name].append(asyncio.run(rate(server.port, count, tokens, schema)))
+                before, cpu_before = drafts(server), cpu_seconds(server.process.pid)
+                measured = asyncio.run(rate(server.port, count, tokens, schema))
+                if turn == 0:
+                    continue
+                rates[name].append(measured)
+                cpu_rates[name].append(count * tokens / (cpu_seconds(server.process.pid) - cpu_before))
+                proposed[name] = [sum(pair) for pair in zip(proposed[name], [b - a for a, b in zip(before, drafts(server))])]
         print(f"{count} streams of {tokens} tokens")
         for name in SCHEMAS:
-            ratios = [a / b for a, b in zip(rates[name][1:], rates["no schema"][1:])]
-            print(f"{name}: {statistics.median(rates[name][1:]):.0f} tokens/s, ratio {statistics.median(ratios):.3f} "
-                  f"(of each round: {', '.join(f'{ratio:.3f}' for ratio in ratios)})")
+            print(f"{name}: {statistics.median(rates[name]):.0f} tokens/s, ratio {ratios_of(rates, name)}; "
+                  f"{statistics.median(cpu_rates[name]):.0f} tokens per CPU second, ratio {ratios_of(cpu_rates, name)}; "
+                  f"{proposed[name][0]:.0f} drafts, {proposed[name][1]:.0f} came true")
 
 
 if __name__ == "__main__":

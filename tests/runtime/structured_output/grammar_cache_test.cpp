@@ -2,6 +2,7 @@
 
 #include "runtime/structured_output/grammar_cache.hpp"
 
+#include <bit>
 #include <boost/test/unit_test.hpp>
 #include <future>
 #include <string>
@@ -154,7 +155,7 @@ BOOST_AUTO_TEST_CASE(the_pool_compiles_for_the_scheduler) {
   BOOST_TEST(!compile(params).ok());
 }
 
-BOOST_AUTO_TEST_CASE(likely_tokens_are_those_of_the_tokenizer) {
+BOOST_AUTO_TEST_CASE(forced_text_has_the_tokens_that_the_tokenizer_gives_it) {
   const auto cache = make_cache();
   const auto grammar = cache->get(regex("Hello, world! Good (day|night)")).value();
   const auto masker = RequestGrammar(GrammarMatcher(grammar, {}), cache->tokenizer()).masker();
@@ -165,6 +166,21 @@ BOOST_AUTO_TEST_CASE(likely_tokens_are_those_of_the_tokenizer) {
   for (const TokenId token : tokens) BOOST_TEST(masker->accept(token));
   masker->rollback(tokens.size());
   BOOST_TEST((masker->likely_tokens(100) == tokens));
+  std::vector<std::int32_t> row(grammar->vocabulary().num_words());
+  const auto num_allowed = [&](GrammarMasker& of) {
+    of.fill_bitmask(row);
+    int count = 0;
+    for (const std::int32_t word : row) count += std::popcount(static_cast<std::uint32_t>(word));
+    return count;
+  };
+  for (const TokenId token : tokens) {
+    BOOST_TEST(num_allowed(*masker) == 1);
+    BOOST_TEST(masker->accept(token));
+  }
+  BOOST_TEST(num_allowed(*masker) > 1);  // " ", " da", " night", ...
+  // Without the tokenizer, any tokens that spell it.
+  const auto plain = RequestGrammar(GrammarMatcher(grammar, {})).masker();
+  BOOST_TEST(plain->likely_tokens(100).empty());
 }
 
 }  // namespace
