@@ -209,15 +209,17 @@ std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
       return most;
     }
     case Kind::kIntersection: {
-      // Behind all characters but the last, more texts go on than finitely many exclude.
+      // Behind all characters but the last, more texts go on than finitely many exclude. Two that
+      // each go on may have none in common.
       std::uint32_t least = Expressions::kUnbounded;
+      bool has_other = false;
       for (std::uint32_t i = 0; i < node.b; ++i) {
         const ExpressionId child = expressions_.children(expressions_.node(e))[i];
         const Expressions::Node& part = expressions_.node(child);
         const bool excludes_few =
             part.kind == Kind::kComplement && expressions_.node(part.a).is_finite;
         if (!excludes_few) {
-          if (least != Expressions::kUnbounded || part.kind == Kind::kIntersection) return 0;
+          if (std::exchange(has_other, true) || part.kind == Kind::kIntersection) return 0;
           least = num_plain_characters(child, depth + 1);
           if (least == 0) return 0;
         }

@@ -243,6 +243,21 @@ BOOST_AUTO_TEST_CASE(brackets_nest_to_any_depth_and_many_stacks_share_their_ends
   BOOST_TEST(grammar->num_bytes() < (2u << 20));
 }
 
+BOOST_AUTO_TEST_CASE(patterns_and_a_length_that_hold_at_once_allow_what_leaves_room_for_all) {
+  const auto vocabulary = GrammarVocabulary::make({"\"", "k", " t", "1", "e", "1e", "ke"}, 7);
+  auto grammar = json_schema_grammar(
+      R"({"allOf": [{"type": "string", "pattern": "[0-9]"}, {"pattern": "e", "maxLength": 4}]})");
+  const auto compiled = CompiledGrammar::compile(*std::move(grammar), vocabulary).value();
+  const auto mask_behind = [&](std::string_view text) {
+    std::int32_t row = 0;
+    compiled->fill_bitmask(compiled->advance(compiled->start(), text).value(), std::span(&row, 1));
+    return row;
+  };
+  BOOST_TEST(mask_behind("\"") == 0b1111110);
+  BOOST_TEST(mask_behind("\"kk") == 0b0111000);
+  BOOST_TEST(mask_behind("\"k") == 0b1111010);  // behind " t" there would be room for one of both
+}
+
 BOOST_AUTO_TEST_CASE(forced_text_goes_as_far_as_there_is_no_choice) {
   const auto grammar = compile_for_bytes(json_schema_grammar(
       R"({"type": "object", "properties": {"first": {"const": "one"}, "second": {"type": "integer"}},
