@@ -210,20 +210,26 @@ std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
     }
     case Kind::kIntersection: {
       // Behind all characters but the last, more texts go on than finitely many exclude. Two that
-      // each go on may have none in common.
+      // each go on may have none in common, unless both are nothing but such characters.
       std::uint32_t least = Expressions::kUnbounded;
-      bool has_other = false;
+      std::uint32_t min = 0;
+      std::size_t num_others = 0;
+      bool all_repeat = true;
       for (std::uint32_t i = 0; i < node.b; ++i) {
         const ExpressionId child = expressions_.children(expressions_.node(e))[i];
-        const Expressions::Node& part = expressions_.node(child);
-        const bool excludes_few =
-            part.kind == Kind::kComplement && expressions_.node(part.a).is_finite;
-        if (!excludes_few) {
-          if (std::exchange(has_other, true) || part.kind == Kind::kIntersection) return 0;
-          least = num_plain_characters(child, depth + 1);
-          if (least == 0) return 0;
+        const Expressions::Node part = expressions_.node(child);
+        if (part.kind == Kind::kComplement && expressions_.node(part.a).is_finite) continue;
+        if (part.kind == Kind::kIntersection) return 0;
+        ++num_others;
+        if (part.kind == Kind::kRepeat) {
+          min = std::max(min, part.min);
+        } else {
+          all_repeat = false;
         }
+        least = std::min(least, num_plain_characters(child, depth + 1));
+        if (least == 0 || (num_others > 1 && !all_repeat)) return 0;
       }
+      if (num_others > 1 && min > least) return 0;
       return least == Expressions::kUnbounded ? least : least - 1;
     }
     default:

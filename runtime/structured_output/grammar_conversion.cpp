@@ -40,26 +40,27 @@ class GrammarConversion final : public RuleBodies {
 
   /// Does a rule begin with itself, directly or through others? Pre: analyse().
   [[nodiscard]] bool has_left_recursion() const {
-    enum class Colour : std::uint8_t { kUnseen, kOpen, kDone };
-    std::vector<Colour> colours(made_.size(), Colour::kUnseen);
+    std::vector<bool> is_open(made_.size());
+    std::vector<bool> is_done(made_.size());
     struct Call {
       GrammarNodeId node;
       std::uint32_t next = 0;
     };
     std::vector<Call> calls;
     for (const GrammarNodeId root : builder_->bodies()) {
-      if (colours[root] != Colour::kUnseen) continue;
+      if (is_done[root]) continue;
       calls.push_back({root});
       while (!calls.empty()) {
         Call& call = calls.back();
-        colours[call.node] = Colour::kOpen;
+        is_open[call.node] = true;
         const std::optional<GrammarNodeId> begin = left_part(call.node, call.next++);
         if (!begin) {
-          colours[call.node] = Colour::kDone;
+          is_open[call.node] = false;
+          is_done[call.node] = true;
           calls.pop_back();
-        } else if (colours[*begin] == Colour::kOpen) {
+        } else if (is_open[*begin]) {
           return true;
-        } else if (colours[*begin] == Colour::kUnseen) {
+        } else if (!is_done[*begin]) {
           calls.push_back({*begin});
         }
       }
