@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kUsage =
     "generate [MODEL] [options] < requests.jsonl > answers.jsonl\n\n"
     "Batch inference. Each input line is the body of a request to /v1/completions, or to\n"
-    "/v1/chat/completions if it has \"messages\". Each output line is {\"index\", \"choices\":\n"
+    "/v1/chat/completions if it has \"messages\"; \"model\" may name an adapter. Each output line "
+    "is {\"index\", \"choices\":\n"
     "[{\"index\", \"text\", \"token_ids\", \"finish_reason\", \"stop_reason\", \"logprobs\"}],\n"
     "\"prompt_token_ids\", \"usage\"} or {\"index\", \"error\"}, where index is the number of the "
     "input\n"
@@ -53,6 +54,9 @@ class Batch {
     line.index = index;
     auto request = BatchRequest::parse(body, engine_.request_defaults());
     if (!request.ok()) return answer(line, batch_error_json(index, request.error()), true);
+    auto model = engine_.served_model(request->model());
+    if (!model.ok()) return answer(line, batch_error_json(index, model.error()), true);
+    request->set_adapter(std::move(model->lora));
     line.request = std::move(request).value();
     for (GenerateRequest& part : line.request->take_requests()) {
       line.ids.push_back(engine_.submit(std::move(part)));
