@@ -59,7 +59,7 @@ class Batch {
     request->set_adapter(std::move(model->lora));
     line.request = std::move(request).value();
     for (GenerateRequest& part : line.request->take_requests()) {
-      line.ids.push_back(engine_.submit(std::move(part)));
+      line.ids.push_back(engine_.submit(std::move(part), line.request->placement()));
       running_.emplace(line.ids.back(), Running{&line, line.ids.size() - 1});
     }
   }

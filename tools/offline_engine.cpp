@@ -81,13 +81,14 @@ Result<ServedModel> OfflineEngine::served_model(const std::string& model) {
   return find_served_model(model, model_names_, adapters.adapters);
 }
 
-RequestId OfflineEngine::submit(GenerateRequest request) {
+RequestId OfflineEngine::submit(GenerateRequest request, Placement placement) {
   const RequestId id{next_id_};
   next_id_ += static_cast<std::uint64_t>(request.params.n);
   request.id = id;
   if (request.external_id.empty()) request.external_id = to_string(id);
   request.arrival_time = wall_seconds();
-  send(self_->ptr(), engine_.handles.router, SubmitRequest{.request = std::move(request)});
+  send(self_->ptr(), engine_.handles.router,
+       SubmitRequest{.request = std::move(request), .placement = std::move(placement)});
   return id;
 }
 

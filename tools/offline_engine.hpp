@@ -27,7 +27,7 @@ class OfflineEngine {
   ~OfflineEngine();
 
   /// Sets `id` and `arrival_time`; returns the id.
-  RequestId submit(GenerateRequest request);
+  RequestId submit(GenerateRequest request, Placement placement = {});
   void abort(RequestId id);
   /// Waits for the outputs of the next step.
   [[nodiscard]] RequestOutputs next();

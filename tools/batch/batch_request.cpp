@@ -74,6 +74,7 @@ std::vector<GenerateRequest> BatchRequest::take_requests() {
     request.limits = fields_.limits;
     request.return_prompt_text = echo_prompt_;
     request.lora = fields_.lora;
+    request.cache_breakpoints = fields_.cache_breakpoints;
     requests.push_back(std::move(request));
   }
   prompts_.clear();

@@ -28,6 +28,9 @@ class BatchRequest {
   /// All prompts run with this adapter; none: with the base model.
   void set_adapter(std::optional<LoraRequest> adapter) { fields_.lora = std::move(adapter); }
 
+  /// Where the requests are to run.
+  [[nodiscard]] const Placement& placement() const noexcept { return fields_.placement; }
+
   /// The engine requests, one per prompt; call once.
   [[nodiscard]] std::vector<GenerateRequest> take_requests();
 
