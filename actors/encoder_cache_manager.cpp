@@ -15,7 +15,7 @@ struct EncoderCacheManagerState {
 EncoderCacheManagerActor::behavior_type encoder_cache_manager_behavior(
     EncoderCacheManagerActor::stateful_pointer<EncoderCacheManagerState> self,
     const EncoderCacheSettings& settings) {
-  state(self).core = std::make_unique<EncoderCacheManager>(settings);
+  state(self).core = make_encoder_cache_manager(settings);
   EncoderCacheManager& core = *state(self).core;
   return {
       [&core](const EncoderCacheUpdates& updates) { core.apply(updates); },

@@ -14,6 +14,7 @@
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/config/adapter_options.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/ec_manager_config.hpp"
 #include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
@@ -96,6 +97,12 @@ bool is_encoder_decoder(const ModelLoaded& model) {
   return std::ranges::any_of(model.kv_cache_specs, [](const LayerCacheSpec& layer) {
     return layer.spec.is<CrossAttentionSpec>();
   });
+}
+
+/// The name of its kind. Errors: those of the option.
+Result<std::string> encoder_cache_manager(const EngineOptions& engine, const ModelLoaded& model) {
+  ASSIGN_OR_RETURN(const std::string name, parse_ec_manager_config(engine.ec_manager_config));
+  return choose_encoder_cache_manager(name, is_encoder_decoder(model));
 }
 
 /// Of inputs that differ no block is worth caching: not one depends on the tokens alone.
@@ -293,6 +300,8 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
        .model_id = options.model.model,
        .processor_kwargs = media.mm_processor_kwargs,
        .media_io_kwargs = media.media_io_kwargs,
+       .hash_algorithm =
+           parse_media_hash_algorithm(media.mm_hasher_algorithm).value(),  // validated
        .cache = std::move(cache)});
 }
 
@@ -449,12 +458,11 @@ EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine, const M
   return {.capacity = std::max(encoder_cache_size(engine), model.max_item_embeds),
           .split_items = !engine.disable_chunked_mm_input,
           .whole_runs = model.two_way_items,
-          .eviction = engine.encoder_cache_eviction == "lru" ? EncoderCacheEviction::kLru
-                                                             : EncoderCacheEviction::kFifo,
-          .encoder_decoder = is_encoder_decoder(model)};
+          .manager = encoder_cache_manager(engine, model).value()};  // validated
 }
 
-Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model) {
+Result<void> check_items(const EngineOptions& engine, const ModelLoaded& model) {
+  RETURN_IF_ERROR(encoder_cache_manager(engine, model));
   if (!model.two_way_items && !engine.disable_chunked_mm_input) return {};
   const std::int64_t room = engine.max_num_batched_tokens - (engine.max_num_seqs - 1);
   if (model.max_item_embeds > room && model.max_item_embeds > 0)

@@ -49,8 +49,9 @@ class ItemCache;
 /// Cache size and budget for at least one item; none for a text-only model.
 [[nodiscard]] EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine,
                                                           const ModelLoaded& model);
-/// Checks that a step can hold an item that must not be split. Errors: kInvalidArgument.
-[[nodiscard]] Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model);
+/// Checks that a step can hold an item that must not be split, and that the model can have the
+/// configured EncoderCacheManager. Errors: kInvalidArgument.
+[[nodiscard]] Result<void> check_items(const EngineOptions& engine, const ModelLoaded& model);
 [[nodiscard]] SchedulerConfig scheduler_config(const EngineOptions& engine,
                                                const ModelLoaded& model,
                                                const KVCacheConfig& cache);

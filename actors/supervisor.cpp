@@ -99,7 +99,7 @@ Result<SettledModel> settle_model(const Options& options, std::span<const ModelL
                                   const KVCacheConfig& before) {
   SettledModel settled{.model = {}, .cache = before};
   ASSIGN_OR_RETURN(settled.model, join_loaded(loaded));
-  RETURN_IF_ERROR(check_items_fit(options.engine, settled.model));
+  RETURN_IF_ERROR(check_items(options.engine, settled.model));
   if (settled.cache.groups.empty()) {
     ASSIGN_OR_RETURN(settled.cache, kv_cache_config(options, settled.model));
   }

@@ -39,9 +39,32 @@ bool EncoderCacheManager::check_and_reference(RequestId id, std::int32_t item) {
 }
 
 void EncoderCacheManager::take_reference(Output& output, RequestId id, std::int32_t item) {
-  output.users.insert(id);
-  output.order = ++clock_;
+  if (output.users.insert(id).second) ++output.num_uses;
+  output.last_use = ++clock_;
   requests_[id].referenced.insert(item);
+}
+
+void EncoderCacheManager::take(std::int32_t num_embeds) {
+  num_free_ -= num_embeds;
+  num_freeable_ -= num_embeds;
+  CHECK(num_free_ >= 0, num_free_);
+}
+
+void EncoderCacheManager::give_back(std::int32_t num_embeds) {
+  num_free_ += num_embeds;
+  num_freeable_ += num_embeds;
+}
+
+EncoderCacheManager::EvictionOrder EncoderCacheManager::eviction_order(const Output& /*output*/,
+                                                                       std::uint64_t now) const {
+  return {0, now};
+}
+void EncoderCacheManager::on_evicted(const Output& /*output*/) {}
+bool EncoderCacheManager::encodes_at(std::int32_t /*num_computed_tokens*/) const noexcept {
+  return true;
+}
+std::int32_t EncoderCacheManager::end_of_need(const MultiModalFeature& item) const noexcept {
+  return item.offset + item.length;
 }
 
 std::vector<std::string> EncoderCacheManager::evictable() const {
@@ -60,6 +83,7 @@ bool EncoderCacheManager::can_allocate(RequestId id, std::int32_t item, std::int
   while (needed > num_free_) {
     const std::string identifier = std::move(evictable_.extract(evictable_.begin()).mapped());
     const auto evicted = cached_.find(identifier);
+    on_evicted(evicted->second);
     num_free_ += evicted->second.num_embeds;
     cached_.erase(evicted);
     freed_.push_back(identifier);
@@ -70,14 +94,7 @@ bool EncoderCacheManager::can_allocate(RequestId id, std::int32_t item, std::int
 void EncoderCacheManager::allocate(RequestId id, std::int32_t item) {
   const MultiModalFeature& feature = item_of(id, item);
   const std::int32_t n = num_embeds(feature);
-  num_free_ -= n;
-  num_freeable_ -= n;
-  CHECK(num_free_ >= 0, num_free_);
-  if (settings_.encoder_decoder) {
-    requests_[id].referenced.insert(item);
-    encoded_.push_back(feature.identifier);
-    return;
-  }
+  take(n);
   const auto [place, is_new] = cached_.try_emplace(feature.identifier);
   CHECK(is_new, feature.identifier);
   place->second.num_embeds = n;
@@ -92,20 +109,13 @@ std::set<std::int32_t> EncoderCacheManager::referenced_items(RequestId id) const
 void EncoderCacheManager::free_input(RequestId id, std::int32_t item) {
   Request& request = requests_[id];
   if (request.referenced.erase(item) == 0) return;
-  if (settings_.encoder_decoder) {
-    const std::int32_t n = num_embeds(item_of(id, item));
-    num_free_ += n;
-    num_freeable_ += n;
-    return;
-  }
   const std::string& identifier = item_of(id, item).identifier;
   for (const std::int32_t other : request.referenced)
     if (item_of(id, other).identifier == identifier) return;
   const auto found = cached_.find(identifier);
   if (found == cached_.end() || found->second.users.erase(id) == 0) return;
   if (found->second.users.empty()) {
-    // Under LRU it keeps the order of its last use.
-    if (settings_.eviction == EncoderCacheEviction::kFifo) found->second.order = ++clock_;
+    found->second.order = eviction_order(found->second, ++clock_);
     evictable_.emplace(found->second.order, identifier);
     num_freeable_ += found->second.num_embeds;
   }
@@ -116,9 +126,6 @@ void EncoderCacheManager::free(RequestId id) {
 }
 
 std::vector<std::string> EncoderCacheManager::take_freed_identifiers() {
-  // The workers free them before they run the step: outputs encoded in this step are for the next
-  // take.
-  if (settings_.encoder_decoder) return std::exchange(freed_, std::exchange(encoded_, {}));
   std::vector<std::string> freed = std::exchange(freed_, {});
   std::erase_if(freed,
                 [this](const std::string& identifier) { return cached_.contains(identifier); });
@@ -129,7 +136,6 @@ void EncoderCacheManager::reset() {
   cached_.clear();
   evictable_.clear();
   freed_.clear();
-  encoded_.clear();
   for (auto& [id, request] : requests_) request.referenced.clear();
   num_free_ = num_freeable_ = settings_.capacity;
 }
@@ -147,8 +153,7 @@ void EncoderCacheManager::apply(const EncoderCacheUpdates& updates) {
       case EncoderCacheCommandKind::kFreeComputed:
         for (const std::int32_t item : referenced_items(command.id)) {
           const MultiModalFeature& feature = item_of(command.id, item);
-          const std::int32_t end = settings_.encoder_decoder ? 1 : feature.offset + feature.length;
-          if (end <= command.value) free_input(command.id, item);
+          if (end_of_need(feature) <= command.value) free_input(command.id, item);
         }
         break;
       case EncoderCacheCommandKind::kFreeAll:
@@ -185,8 +190,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
   const RequestId id = question.id;
   EncoderInputsPlanned answer{.num_new_tokens = question.num_new_tokens};
   const std::int32_t begin = question.num_computed_tokens;
-  // An encoder-decoder model encodes only in a request's first step.
-  if (settings_.encoder_decoder && begin > 0) return answer;
+  if (!encodes_at(begin)) return answer;
   const auto& items = requests_[id].items;
   if (settings_.whole_runs) answer.num_new_tokens = without_cut(items, question);
   if (answer.num_new_tokens == 0) return answer;
@@ -210,7 +214,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
       for (const std::int32_t other : *planned)
         if (items[static_cast<std::size_t>(other)].identifier == item.identifier)
           same = &items[static_cast<std::size_t>(other)];
-    if (same != nullptr && !settings_.encoder_decoder) {
+    if (same != nullptr && shares_outputs()) {
       if (num_embeds(*same) != n) {
         answer.mismatch = true;
         answer.num_new_tokens = 0;

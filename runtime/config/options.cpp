@@ -7,6 +7,7 @@
 #include "runtime/config/adapter_options.hpp"
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/ec_manager_config.hpp"
 #include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
@@ -120,10 +121,11 @@ void bind_options(OptionSet& set, Options& options) {
            "capacity of the encoder cache in image embeddings, at least those of one image; 0: "
            "max-num-batched-tokens",
            0, kMaxCount)
-      .add("encoder-cache-eviction", engine.encoder_cache_eviction,
-           "which unused image is evicted from the encoder cache: the one released first, or the "
-           "least recently used one",
-           {"fifo", "lru"})
+      .add("ec-manager-config", engine.ec_manager_config,
+           "JSON object: which manager the encoder cache has, {\"encoder_cache_manager_cls\": "
+           "NAME}; EncoderCacheManager evicts the unused image that was released first, "
+           "LruEncoderCacheManager the least recently used one, LfuEncoderCacheManager the least "
+           "frequently used one")
       .add("encoder-step-ms", engine.encoder_step_ms,
            "images are encoded in slices of this many milliseconds between steps, so that other "
            "requests are not delayed longer; 0: whole, in the step that needs them, as in vLLM",
@@ -295,6 +297,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("mm-processor-kwargs", media.mm_processor_kwargs,
            "JSON object that overrides fields of preprocessor_config.json; a request's own "
            "mm_processor_kwargs override these")
+      .add("mm-hasher-algorithm", media.mm_hasher_algorithm, "hash function of images' identifiers",
+           {"blake3", "sha256", "sha512"})
       .add("mm-processor-cache-gb", media.mm_processor_cache_gb,
            "size in GiB of the cache of processed images; 0: none", 0, 1 << 20)
       .add("mm-processor-cache-type", media.mm_processor_cache_type,
@@ -615,6 +619,7 @@ Result<void> validate(const Options& options) {
                               "lora-modules");
   RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
   RETURN_IF_ERROR(parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
+  RETURN_IF_ERROR(parse_ec_manager_config(engine.ec_manager_config));
   ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
                    parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine)));
   RETURN_IF_ERROR(group_roles(engine));

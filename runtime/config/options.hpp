@@ -39,7 +39,7 @@ struct EngineOptions {
   std::int64_t max_num_scheduled_tokens = 0;      ///< 0: as max_num_batched_tokens
   std::int64_t max_num_encoder_input_tokens = 0;  ///< the same
   std::int64_t encoder_cache_size = 0;            ///< the same
-  std::string encoder_cache_eviction = "fifo";
+  std::string ec_manager_config;                  ///< JSON object
   std::int64_t encoder_step_ms = 20;
   bool disable_chunked_mm_input = false;
   std::int64_t long_prefill_token_threshold = 0;
@@ -96,6 +96,7 @@ struct MediaOptions {
   std::string limit_mm_per_prompt;  ///< JSON object; empty: no limit of its own
   std::string mm_processor_kwargs;  ///< JSON object, or empty
   std::string media_io_kwargs;      ///< JSON object, or empty
+  std::string mm_hasher_algorithm = "blake3";
   double mm_processor_cache_gb = 4;
   std::string mm_processor_cache_type = "lru";
   std::int64_t mm_shm_cache_max_object_size_mb = 128;

@@ -193,6 +193,11 @@ std::uint32_t bmp_channel(std::uint32_t pixel, std::uint32_t mask) {
 
 }  // namespace
 
+bool bmp_is_rgb(std::span<const std::byte> encoded) {
+  const Result<BmpHeader> header = read_bmp_header(encoded);
+  return header.ok() && header->bits > 8 && header->layout.masks[3] == 0;
+}
+
 Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLimits& limits,
                                const ImageColor& background) {
   ASSIGN_OR_RETURN(BmpHeader header, read_bmp_header(encoded));

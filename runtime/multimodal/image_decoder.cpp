@@ -1,6 +1,7 @@
 #include "runtime/multimodal/image_decoder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,20 +35,47 @@ std::string_view other_format(std::string_view head) {
   return {};
 }
 
+struct ImageFormat {
+  std::array<std::string_view, 2> heads;  ///< its files start with one of them; "" is none
+  std::string_view kind;                  ///< what follows a RIFF file's size; empty: not RIFF
+  Result<StoredImage> (*decode)(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                const ImageColor& background);
+  bool (*is_rgb)(std::span<const std::byte> encoded);  ///< null: never
+
+  [[nodiscard]] bool is_format_of(std::string_view head) const {
+    return std::ranges::any_of(
+               heads, [&](auto start) { return !start.empty() && head.starts_with(start); }) &&
+           (kind.empty() || (head.size() >= 12 && head.substr(8, 4) == kind));
+  }
+};
+
+using namespace std::literals;
+constexpr std::array kImageFormats = {
+    ImageFormat{{"\xff\xd8\xff"sv}, {}, decode_jpeg, jpeg_is_rgb},
+    ImageFormat{{"\x89PNG\r\n\x1a\n"sv}, {}, decode_png, png_is_rgb},
+    ImageFormat{{"RIFF"sv}, "WEBP"sv, decode_webp, webp_is_rgb},
+    ImageFormat{{"GIF87a"sv, "GIF89a"sv}, {}, decode_gif, nullptr},
+    ImageFormat{{"BM"sv}, {}, decode_bmp, bmp_is_rgb},
+    ImageFormat{{"II*\0"sv, "MM\0*"sv}, {}, decode_tiff, tiff_is_rgb},
+};
+
+std::string_view head_of(std::span<const std::byte> encoded) {
+  return {reinterpret_cast<const char*>(encoded.data()), encoded.size()};
+}
+
+/// Null: another one.
+const ImageFormat* format_of(std::span<const std::byte> encoded) {
+  const std::string_view head = head_of(encoded);
+  const auto format = std::ranges::find_if(
+      kImageFormats, [&](const ImageFormat& known) { return known.is_format_of(head); });
+  return format == kImageFormats.end() ? nullptr : &*format;
+}
+
 Result<StoredImage> decode_stored(std::span<const std::byte> encoded, const ImageLimits& limits,
                                   const ImageColor& background) {
-  using namespace std::literals;
-  const std::string_view head(reinterpret_cast<const char*>(encoded.data()), encoded.size());
-  if (head.starts_with("\xff\xd8\xff"sv)) return decode_jpeg(encoded, limits);
-  if (head.starts_with("\x89PNG\r\n\x1a\n"sv)) return decode_png(encoded, limits, background);
-  if (head.starts_with("RIFF"sv) && head.size() >= 12 && head.substr(8, 4) == "WEBP")
-    return decode_webp(encoded, limits, background);
-  if (head.starts_with("GIF87a"sv) || head.starts_with("GIF89a"sv))
-    return decode_gif(encoded, limits, background);
-  if (head.starts_with("BM"sv)) return decode_bmp(encoded, limits, background);
-  if (head.starts_with("II*\0"sv) || head.starts_with("MM\0*"sv))
-    return decode_tiff(encoded, limits, background);
-  const std::string_view other = other_format(head);
+  if (const ImageFormat* format = format_of(encoded))
+    return format->decode(encoded, limits, background);
+  const std::string_view other = other_format(head_of(encoded));
   if (!other.empty())
     return Error{ErrorCode::kUnsupported,
                  std::string(other) + " images are not supported; supported are " + kFormats};
@@ -65,6 +93,11 @@ Result<Image> decode_image(std::span<const std::byte> encoded, const ImageLimits
                             " bytes, the limit is " + std::to_string(limits.max_encoded_bytes));
   ASSIGN_OR_RETURN(StoredImage stored, decode_stored(encoded, limits, background));
   return upright(std::move(stored.image), stored.orientation);
+}
+
+bool stored_as_rgb(std::span<const std::byte> encoded) {
+  const ImageFormat* format = format_of(encoded);
+  return format != nullptr && format->is_rgb != nullptr && format->is_rgb(encoded);
 }
 
 Result<void> check_image_size(std::string_view format, std::uint64_t width, std::uint64_t height,

@@ -29,4 +29,8 @@ struct ImageLimits {
                                          const ImageLimits& limits = {},
                                          const ImageColor& background = kWhite);
 
+/// Whether the file's pixels are RGB, without a palette and without alpha: Pillow's mode of it,
+/// told from its header. Of damaged data anything.
+[[nodiscard]] bool stored_as_rgb(std::span<const std::byte> encoded);
+
 }  // namespace troupe

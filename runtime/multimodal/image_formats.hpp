@@ -17,7 +17,8 @@ struct StoredImage {
 };
 
 /// Pre: `encoded` starts as files of the format do. Errors: see decode_image.
-Result<StoredImage> decode_jpeg(std::span<const std::byte> encoded, const ImageLimits& limits);
+Result<StoredImage> decode_jpeg(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                const ImageColor& background);
 Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLimits& limits,
                                const ImageColor& background);
 Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageLimits& limits,
@@ -28,6 +29,13 @@ Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLi
                                const ImageColor& background);
 Result<StoredImage> decode_tiff(std::span<const std::byte> encoded, const ImageLimits& limits,
                                 const ImageColor& background);
+
+/// See stored_as_rgb. Pre: as above. (GIF has palettes only.)
+bool jpeg_is_rgb(std::span<const std::byte> encoded);
+bool png_is_rgb(std::span<const std::byte> encoded);
+bool webp_is_rgb(std::span<const std::byte> encoded);
+bool bmp_is_rgb(std::span<const std::byte> encoded);
+bool tiff_is_rgb(std::span<const std::byte> encoded);
 
 /// Errors: kInvalidArgument (a side is 0, or a limit is exceeded).
 Result<void> check_image_size(std::string_view format, std::uint64_t width, std::uint64_t height,

@@ -386,12 +386,21 @@ Result<ImageProcessor> ImageProcessor::with_kwargs(const json& kwargs) const {
   ImageProcessor changed = *this;
   if (kwargs.is_null()) return changed;
   if (!kwargs.is_object()) return invalid_argument(where + " is not a JSON object", where);
-  FieldReader reader(kwargs, where, ErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument);
-  read_settings(reader, kind_, changed.settings_);
-  if (auto finished = reader.finish(); !finished.ok()) {
-    Error error = std::move(finished).error();
-    error.param = where;
-    return error;
+  json of_all = kwargs;
+  const json of_images = of_all.contains("images_kwargs") ? of_all["images_kwargs"] : json();
+  if (!of_images.is_null() && !of_images.is_object())
+    return invalid_argument(where + ": images_kwargs is not a JSON object", where);
+  for (const std::string_view other : kOtherProcessorKwargs) of_all.erase(std::string(other));
+  of_all.erase("images_kwargs");
+  for (const json* fields : {&std::as_const(of_all), &of_images}) {
+    if (!fields->is_object()) continue;
+    FieldReader reader(*fields, where, ErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument);
+    read_settings(reader, kind_, changed.settings_);
+    if (auto finished = reader.finish(); !finished.ok()) {
+      Error error = std::move(finished).error();
+      error.param = where;
+      return error;
+    }
   }
   return changed;
 }

@@ -14,6 +14,9 @@
 
 namespace troupe {
 
+/// Keys of mm_processor_kwargs whose objects are for items other than images.
+inline constexpr std::string_view kOtherProcessorKwargs[] = {"videos_kwargs", "audio_kwargs"};
+
 /// When a picture is also given in parts (Gemma 3).
 struct PanAndScan {
   bool enabled = false;
@@ -82,8 +85,9 @@ class ImageProcessor {
   /// The same from the text of preprocessor_config.json; `file_name` is for errors only.
   static Result<ImageProcessor> parse(std::string_view text, std::string_view file_name,
                                       ResizeKind kind = ResizeKind::kTorchvision);
-  /// A copy with a request's mm_processor_kwargs, an object of the same fields. Errors:
-  /// kInvalidArgument (an unknown field, a value out of range), naming the field.
+  /// A copy with a request's mm_processor_kwargs: an object of the same fields, overridden by those
+  /// of images_kwargs. Errors: kInvalidArgument (an unknown field, a value out of range), naming
+  /// the field.
   [[nodiscard]] Result<ImageProcessor> with_kwargs(const nlohmann::json& kwargs) const;
 
   /// The picture, then its parts if pan and scan is on: each resized, cropped, rescaled and

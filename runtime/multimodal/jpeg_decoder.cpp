@@ -140,7 +140,13 @@ int jpeg_orientation(const JpegReader& reader) {
 
 }  // namespace
 
-Result<StoredImage> decode_jpeg(std::span<const std::byte> encoded, const ImageLimits& limits) {
+bool jpeg_is_rgb(std::span<const std::byte> encoded) {
+  JpegReader reader;
+  return read_jpeg_header(reader, encoded) && reader.decompress.num_components == 3;
+}
+
+Result<StoredImage> decode_jpeg(std::span<const std::byte> encoded, const ImageLimits& limits,
+                                const ImageColor& /*background*/) {
   JpegReader reader;
   const auto damaged = [&reader] {
     return invalid_argument("the JPEG image is damaged: " + std::string(reader.message.data()));

@@ -89,15 +89,24 @@ void MediaHasher::add_kind(std::uint8_t kind, std::optional<std::uint64_t> num_e
   if (num_elements) digest_->update(little_endian(*num_elements));
 }
 
-void MediaHasher::add_leaf(std::string_view type, std::span<const std::byte> bytes) {
+void MediaHasher::add_name(std::string_view name) { add_frame(bytes_of_text(name)); }
+void MediaHasher::add_bytes(std::span<const std::byte> bytes) {
   add_kind(kLeaf, std::nullopt);
-  add_frame(bytes_of_text(type));
   add_frame(bytes);
 }
+void MediaHasher::add_text(std::string_view text) { add_bytes(bytes_of_text(text)); }
 
-void MediaHasher::add_name(std::string_view name) { add_frame(bytes_of_text(name)); }
-void MediaHasher::add_bytes(std::span<const std::byte> bytes) { add_leaf("bytes", bytes); }
-void MediaHasher::add_text(std::string_view text) { add_leaf("str", bytes_of_text(text)); }
+void MediaHasher::add_image(std::span<const std::byte> encoded,
+                            const std::optional<ImageColor>& background) {
+  add_kind(kLeaf, std::nullopt);
+  add_name("image");
+  if (!background) return add_bytes(encoded);
+  add_kind(kMapping, 2);
+  add_name("io_config");
+  add_json({{"image_mode", "RGB"}, {"rgba_background_color", *background}});
+  add_name("data");
+  add_bytes(encoded);
+}
 
 void MediaHasher::add_json(const ordered_json& value) {
   switch (value.type()) {
@@ -117,15 +126,15 @@ void MediaHasher::add_json(const ordered_json& value) {
       break;
     case ordered_json::value_t::boolean: {
       const std::array byte = {static_cast<std::byte>(value.get<bool>())};
-      add_leaf("bool", byte);
+      add_bytes(byte);
       break;
     }
     case ordered_json::value_t::number_integer:
     case ordered_json::value_t::number_unsigned:
-      add_leaf("int", little_endian(static_cast<std::uint64_t>(value.get<std::int64_t>())));
+      add_bytes(little_endian(static_cast<std::uint64_t>(value.get<std::int64_t>())));
       break;
     case ordered_json::value_t::number_float:
-      add_leaf("float", little_endian(std::bit_cast<std::uint64_t>(value.get<double>())));
+      add_bytes(little_endian(std::bit_cast<std::uint64_t>(value.get<double>())));
       break;
     default:
       add_kind(kNone, std::nullopt);
@@ -148,30 +157,28 @@ ordered_json kwargs_of(std::string_view text) {
 
 }  // namespace
 
-std::string picture_identifier(std::string_view model_id, std::span<const std::byte> encoded,
-                               std::string_view uuid, std::string_view processor_kwargs,
-                               std::string_view media_io_kwargs, MediaHashAlgorithm algorithm) {
-  const ordered_json kwargs = kwargs_of(processor_kwargs);
-  const ordered_json io_kwargs = kwargs_of(media_io_kwargs);
-  const bool reads_as_part = picture_of_part(uuid) != uuid;
-  if (!uuid.empty() && kwargs.empty() && io_kwargs.empty() && !reads_as_part)
-    return std::string(uuid);
-  MediaHasher hasher(algorithm);
+std::string image_identifier(const ImageFactors& factors) {
+  const ordered_json kwargs = kwargs_of(factors.processor_kwargs);
+  const ordered_json io_kwargs = kwargs_of(factors.media_io_kwargs);
+  const bool reads_as_part = picture_of_part(factors.uuid) != factors.uuid;
+  if (!factors.uuid.empty() && kwargs.empty() && io_kwargs.empty() && !reads_as_part)
+    return std::string(factors.uuid);
+  MediaHasher hasher(factors.algorithm);
   hasher.add_name("image");
-  if (uuid.empty())
-    hasher.add_bytes(encoded);
+  if (factors.uuid.empty())
+    hasher.add_image(factors.encoded, factors.background);
   else
-    hasher.add_text(uuid);
+    hasher.add_text(factors.uuid);
   if (!io_kwargs.empty()) {
     hasher.add_name("media_io_kwargs");
-    hasher.add_json(io_kwargs);
+    hasher.add_json({{"image", io_kwargs}});
   }
   if (!kwargs.empty()) {
     hasher.add_name("mm_processor_kwargs");
     hasher.add_json(kwargs);
   }
   hasher.add_name("model_id");
-  hasher.add_text(model_id);
+  hasher.add_text(factors.model_id);
   return hasher.finish();
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/multimodal/image.hpp"
+
 namespace troupe {
 
 enum class MediaHashAlgorithm : std::uint8_t { kBlake3, kSha256, kSha512 };
@@ -18,7 +20,7 @@ enum class MediaHashAlgorithm : std::uint8_t { kBlake3, kSha256, kSha512 };
 
 /// Hashes named values without ambiguity: every piece of bytes follows its length (8 bytes, little
 /// endian), every value its kind (a byte): 0 none, 1 sequence and 2 mapping with their number of
-/// elements, 3 leaf with the name of its type and its bytes.
+/// elements, 3 leaf with its bytes.
 class MediaHasher {
  public:
   explicit MediaHasher(MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
@@ -30,6 +32,9 @@ class MediaHasher {
   void add_name(std::string_view name);
   void add_bytes(std::span<const std::byte> bytes);
   void add_text(std::string_view text);
+  /// The bytes of an image's file, and of one whose pixels are converted to RGB (stored_as_rgb),
+  /// what its transparency is pasted on.
+  void add_image(std::span<const std::byte> encoded, const std::optional<ImageColor>& background);
   /// A JSON value as Python's: numbers are 8 bytes, objects keep their members' order.
   void add_json(const nlohmann::ordered_json& value);
 
@@ -38,21 +43,27 @@ class MediaHasher {
 
  private:
   class Digest;
-  void add_leaf(std::string_view type, std::span<const std::byte> bytes);
   void add_frame(std::span<const std::byte> bytes);
   void add_kind(std::uint8_t kind, std::optional<std::uint64_t> num_elements);
 
   std::unique_ptr<Digest> digest_;
 };
 
-/// What names a picture in caches and block hashes: the hash of its file's bytes with the model's
-/// name, the request's mm_processor_kwargs and its media_io_kwargs of images (JSON objects; empty
-/// text or {}: none). The client's uuid, if it is not empty, stands for the bytes, and without
-/// kwargs is the identifier itself, unless it reads as that of a part.
-[[nodiscard]] std::string picture_identifier(
-    std::string_view model_id, std::span<const std::byte> encoded, std::string_view uuid,
-    std::string_view processor_kwargs, std::string_view media_io_kwargs = {},
-    MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
+/// What an image's identifier depends on.
+struct ImageFactors {
+  std::string_view model_id;
+  std::span<const std::byte> encoded;    ///< the file
+  std::optional<ImageColor> background;  ///< see MediaHasher::add_image
+  std::string_view uuid;                 ///< the client's; empty: none
+  std::string_view processor_kwargs;     ///< mm_processor_kwargs, a JSON object; empty: none
+  std::string_view media_io_kwargs;      ///< those of images, a JSON object; empty: none
+  MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3;
+};
+
+/// What names an image in caches and block hashes, the same as vLLM 0.32's: the hash of its file
+/// with the model's name and the kwargs ({} counts as none). The client's uuid stands for the file,
+/// and without kwargs is the identifier itself, unless it reads as that of a part.
+[[nodiscard]] std::string image_identifier(const ImageFactors& factors);
 
 /// Of a part of a picture: "<the picture's>~part<number>", which is no picture's. Part 0 is the
 /// picture.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/base/json.hpp"
+#include "runtime/base/ordered_json.hpp"
+#include "runtime/multimodal/image_processor.hpp"
 
 namespace troupe {
 namespace {
@@ -67,6 +68,14 @@ Result<ImageIo> parse_media_io_kwargs(std::string_view of_server, std::string_vi
   }
   if (!kwargs.empty()) io.kwargs = kwargs.dump();
   return io;
+}
+
+std::string hashed_processor_kwargs(std::string_view of_server, std::string_view of_request) {
+  ordered_json merged = ordered_json::object();
+  for (const std::string_view text : {of_server, of_request})
+    if (!text.empty()) merged.update(ordered_json::parse(text), /*merge_objects=*/true);
+  for (const std::string_view other : kOtherProcessorKwargs) merged.erase(std::string(other));
+  return merged.dump();
 }
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
 #pragma once
-// media_io_kwargs: how media are read, by their modality.
+// media_io_kwargs and mm_processor_kwargs: how media are read and processed, by their modality.
 
 #include <string>
 #include <string_view>
@@ -19,5 +19,11 @@ struct ImageIo {
 /// kInvalidArgument (a key that is not known, a value that is not offered), naming it.
 [[nodiscard]] Result<ImageIo> parse_media_io_kwargs(std::string_view of_server,
                                                     std::string_view of_request);
+
+/// The mm_processor_kwargs that images' identifiers depend on, a JSON object: the server's,
+/// overridden by the request's, without those of other kinds of items. Pre: both are JSON objects
+/// or empty.
+[[nodiscard]] std::string hashed_processor_kwargs(std::string_view of_server,
+                                                  std::string_view of_request);
 
 }  // namespace troupe

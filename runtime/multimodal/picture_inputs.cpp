@@ -5,7 +5,6 @@
 
 #include "messages/encoder_input.hpp"
 #include "runtime/base/json.hpp"
-#include "runtime/multimodal/media_hasher.hpp"
 #include "runtime/multimodal/media_io.hpp"
 
 namespace troupe {
@@ -83,15 +82,16 @@ Result<void> PictureInputs::check_settings(const ImageProcessorSettings& setting
 
 Result<PictureInputs::Recipe> PictureInputs::recipe_of(const PictureSettings& settings) const {
   Recipe recipe{.processor = processor_,
-                .processor_kwargs = options_.processor_kwargs,
+                .processor_kwargs = {},
                 .media_io_kwargs = {},
                 .with_data = settings.with_data};
   if (!settings.processor_kwargs.empty()) {
     ASSIGN_OR_RETURN(const json given, parse_kwargs(settings.processor_kwargs));
     ASSIGN_OR_RETURN(recipe.processor, processor_.with_kwargs(given));
     RETURN_IF_ERROR(check_settings(recipe.processor.settings()));
-    recipe.processor_kwargs = settings.processor_kwargs;
   }
+  recipe.processor_kwargs =
+      hashed_processor_kwargs(options_.processor_kwargs, settings.processor_kwargs);
   ASSIGN_OR_RETURN(const ImageIo io,
                    parse_media_io_kwargs(options_.media_io_kwargs, settings.media_io_kwargs));
   recipe.background = io.background;
@@ -104,10 +104,15 @@ Result<PictureInputs::ProcessedPicture> PictureInputs::process(const PictureSour
                                                                const Recipe& recipe) const {
   if (source.url.empty() && source.uuid.empty())
     return invalid_argument("it has neither a URL nor a uuid");
-  ProcessedPicture picture{
-      .identifier = picture_identifier(options_.model_id, encoded, source.uuid,
-                                       recipe.processor_kwargs, recipe.media_io_kwargs),
-      .data = {}};
+  ImageFactors factors{.model_id = options_.model_id,
+                       .encoded = encoded,
+                       .background = recipe.background,
+                       .uuid = source.uuid,
+                       .processor_kwargs = recipe.processor_kwargs,
+                       .media_io_kwargs = recipe.media_io_kwargs,
+                       .algorithm = options_.hash_algorithm};
+  if (source.uuid.empty() && stored_as_rgb(encoded)) factors.background.reset();
+  ProcessedPicture picture{.identifier = image_identifier(factors), .data = {}};
   if (options_.cache != nullptr)
     picture.data = options_.cache->find(picture.identifier, recipe.with_data);
   picture.is_hit = !picture.data.empty();

@@ -16,6 +16,7 @@
 #include "runtime/base/work_budget.hpp"
 #include "runtime/multimodal/image_decoder.hpp"
 #include "runtime/multimodal/image_processor.hpp"
+#include "runtime/multimodal/media_hasher.hpp"
 #include "runtime/multimodal/media_loader.hpp"
 #include "runtime/multimodal/picture_cache.hpp"
 
@@ -43,9 +44,10 @@ struct PictureInputsOptions {
   std::size_t max_pictures = 999;  ///< of a prompt
   std::int64_t max_tokens = 0;     ///< of a prompt; 0: no limit
   std::string model_id;            ///< goes into the identifiers
-  std::string processor_kwargs;    ///< JSON object, or empty: in the place of a request's own
+  std::string processor_kwargs;    ///< JSON object, or empty; a request's own override them
   std::string media_io_kwargs;     ///< JSON object, or empty; a request's own are added to them
-  std::shared_ptr<PictureCache> cache;  ///< null: none
+  MediaHashAlgorithm hash_algorithm = MediaHashAlgorithm::kBlake3;  ///< of the identifiers
+  std::shared_ptr<PictureCache> cache;                              ///< null: none
 };
 
 /// The files of a request that are on other hosts, where somebody else fetches them.
@@ -66,7 +68,9 @@ struct PictureSettings {
 /// Thread-safe. Used by the InputProcessor.
 ///
 /// A picture's identifier is vLLM's: the hash of its bytes with the model's name, or the client's
-/// uuid. A part of it (pan and scan) is an item of its own, whose identifier has its number added.
+/// uuid. The server's own processor_kwargs, if there are any, are hashed with the request's: vLLM
+/// leaves them out, but here what is stored outlives a restart with others. A part of it (pan and
+/// scan) is an item of its own, whose identifier has its number added.
 class PictureInputs {
  public:
   /// Reads the image processor's configuration: see ImageProcessor::load. Errors: those of
@@ -108,8 +112,8 @@ class PictureInputs {
   /// How the pictures of a request are read and processed.
   struct Recipe {
     ImageProcessor processor;
-    std::string_view processor_kwargs;  ///< for the identifiers
-    std::string media_io_kwargs;        ///< the same
+    std::string processor_kwargs;  ///< for the identifiers
+    std::string media_io_kwargs;   ///< the same
     ImageColor background = kWhite;
     bool with_data = false;
   };

@@ -185,6 +185,10 @@ int png_orientation(const PngReader& reader) {
 
 }  // namespace
 
+bool png_is_rgb(std::span<const std::byte> encoded) {
+  return encoded.size() >= kIhdrEnd && byte_at(encoded, 25) == PNG_COLOR_TYPE_RGB;
+}
+
 Result<StoredImage> decode_png(std::span<const std::byte> encoded, const ImageLimits& limits,
                                const ImageColor& background) {
   if (encoded.size() < kIhdrEnd || u32_be(encoded, 12) != 0x49484452)  // "IHDR"

@@ -331,6 +331,14 @@ ImageColor tiff_color(const TiffLayout& layout, const TiffSamples& samples, std:
 
 }  // namespace
 
+bool tiff_is_rgb(std::span<const std::byte> encoded) {
+  TiffSource source{.bytes = encoded, .message = {}};
+  const TiffHandle tiff = open_tiff(source);
+  if (tiff == nullptr) return false;
+  const Result<TiffLayout> layout = read_tiff_layout(tiff.get(), 1, 1);
+  return layout.ok() && layout->kind == TiffKind::kRgb;
+}
+
 Result<StoredImage> decode_tiff(std::span<const std::byte> encoded, const ImageLimits& limits,
                                 const ImageColor& background) {
   TiffSource source{.bytes = encoded, .message = {}};

@@ -30,6 +30,13 @@ std::span<const std::byte> webp_chunk(const WebPDemuxer* demuxer, const char* na
 
 }  // namespace
 
+bool webp_is_rgb(std::span<const std::byte> encoded) {
+  WebPBitstreamFeatures features;
+  return WebPGetFeatures(reinterpret_cast<const std::uint8_t*>(encoded.data()), encoded.size(),
+                         &features) == VP8_STATUS_OK &&
+         features.has_alpha == 0;
+}
+
 Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageLimits& limits,
                                 const ImageColor& background) {
   const WebPData data{reinterpret_cast<const std::uint8_t*>(encoded.data()), encoded.size()};
@@ -38,9 +45,7 @@ Result<StoredImage> decode_webp(std::span<const std::byte> encoded, const ImageL
   const std::uint64_t width = WebPDemuxGetI(demuxer.get(), WEBP_FF_CANVAS_WIDTH);
   const std::uint64_t height = WebPDemuxGetI(demuxer.get(), WEBP_FF_CANVAS_HEIGHT);
   RETURN_IF_ERROR(check_image_size("WebP", width, height, limits));
-  WebPBitstreamFeatures features;
-  const bool has_alpha =
-      WebPGetFeatures(data.bytes, data.size, &features) != VP8_STATUS_OK || features.has_alpha != 0;
+  const bool has_alpha = !webp_is_rgb(encoded);
   WebPAnimDecoderOptions options;
   WebPAnimDecoderOptionsInit(&options);
   const std::unique_ptr<WebPAnimDecoder, AnimationDeleter> decoder(

@@ -127,6 +127,12 @@ struct SharedItems::Segment {
   FileDescriptor file;
   std::optional<ipc::mapped_region> region;
   int holder = kNoHolder;
+  // Those of the header, checked when it is opened: nothing that is read later leads outside.
+  std::uint64_t num_slots = 0;
+  std::uint64_t ring_offset = 0;
+  std::uint64_t ring_bytes = 0;
+  /// Until then the mutex, which could not be had, is only tried.
+  std::atomic<std::chrono::steady_clock::time_point> not_waiting_before{};
 
   [[nodiscard]] char* bytes() const { return static_cast<char*>(region->get_address()); }
   [[nodiscard]] RingHeader& header() const {
@@ -134,16 +140,42 @@ struct SharedItems::Segment {
   }
   [[nodiscard]] Slot& slot(std::uint64_t number) const {
     auto* const slots = reinterpret_cast<Slot*>(bytes() + aligned(sizeof(RingHeader)));
-    return *std::launder(slots + number % header().num_slots);
+    return *std::launder(slots + number % num_slots);
   }
-  [[nodiscard]] char* data(const Slot& item) const {
-    return bytes() + header().ring_offset + item.position % header().ring_bytes;
+  [[nodiscard]] char* data(std::uint64_t position) const {
+    return bytes() + ring_offset + position % ring_bytes;
+  }
+  [[nodiscard]] bool is_in_ring(std::uint64_t position, std::uint64_t num_bytes) const {
+    return num_bytes <= ring_bytes - position % ring_bytes;
   }
   /// The youngest one that `matches`; null: none.
   template <class Matches>
   [[nodiscard]] Slot* find_slot(Matches&& matches) const {
-    for (std::uint64_t i = header().next; i > header().first; --i)
-      if (matches(slot(i - 1))) return &slot(i - 1);
+    const std::uint64_t first = header().first;
+    const std::uint64_t next = header().next;
+    if (next - first > num_slots) return nullptr;  // it is damaged
+    for (std::uint64_t i = next; i != first; --i) {
+      Slot& item = slot(i - 1);
+      if (matches(item)) return is_in_ring(item.position, item.num_bytes) ? &item : nullptr;
+    }
+    return nullptr;
+  }
+  /// A copy of the item at an address, read without the mutex: as long as its slot is one of the
+  /// ring's after that, nothing has been written in its place. Null: it is not there.
+  [[nodiscard]] Bytes copy_unlocked(const SharedItemAddress& address) const {
+    const std::atomic_ref<std::uint64_t> ring_first(header().first);
+    const std::uint64_t first = ring_first.load(std::memory_order_acquire);
+    const std::uint64_t next = std::atomic_ref(header().next).load(std::memory_order_acquire);
+    if (next - first > num_slots || !is_in_ring(address.position, address.num_bytes))
+      return nullptr;
+    for (std::uint64_t i = first; i != next; ++i) {
+      if (slot(i).position != address.position || slot(i).num_bytes != address.num_bytes) continue;
+      const char* const begin = data(address.position);
+      auto copy = std::make_shared<const std::vector<char>>(begin, begin + address.num_bytes);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      const std::uint64_t past = ring_first.load(std::memory_order_relaxed) - first;
+      return past <= i - first ? copy : nullptr;
+    }
     return nullptr;
   }
   [[nodiscard]] Slot* find(const std::string& name) const {
@@ -161,8 +193,9 @@ struct SharedItems::Segment {
   }
   void forget_all() const {
     RingHeader& ring = header();
-    for (std::uint64_t i = ring.first; i < ring.next; ++i) slot(i).is_gone = 1;
-    while (ring.first < ring.next && !is_pinned(slot(ring.first))) ++ring.first;
+    if (ring.next - ring.first > num_slots) ring.first = ring.next;  // it is damaged
+    for (std::uint64_t i = ring.first; i != ring.next; ++i) slot(i).is_gone = 1;
+    while (ring.first != ring.next && !is_pinned(slot(ring.first))) ++ring.first;
   }
 
   /// False: there is no room. Its stores are in such an order that the ring is whole after each of
@@ -170,18 +203,20 @@ struct SharedItems::Segment {
   [[nodiscard]] bool add(const std::string& name, std::span<const char> data_of_item,
                          std::uint64_t num_parts) const {
     RingHeader& ring = header();
+    if (ring.next - ring.first > num_slots) return false;  // it is damaged
     const std::uint64_t num_bytes = aligned(data_of_item.size());
     std::uint64_t position = ring.end;
-    const std::uint64_t left = ring.ring_bytes - position % ring.ring_bytes;
+    const std::uint64_t left = ring_bytes - position % ring_bytes;
     if (num_bytes > left) position += left;  // an item is in one piece
-    while (ring.first < ring.next &&
-           (ring.next - ring.first == ring.num_slots ||
-            position + num_bytes - slot(ring.first).position > ring.ring_bytes)) {
+    if (!is_in_ring(position, num_bytes)) return false;
+    while (ring.first != ring.next &&
+           (ring.next - ring.first == num_slots ||
+            position + num_bytes - slot(ring.first).position > ring_bytes)) {
       if (is_pinned(slot(ring.first))) return false;
       ++ring.first;
     }
     // Without the memory, writing would end the process.
-    const auto offset = ring.ring_offset + position % ring.ring_bytes;
+    const auto offset = ring_offset + position % ring_bytes;
     if (::posix_fallocate(file.get(), static_cast<off_t>(offset), static_cast<off_t>(num_bytes)) !=
         0)
       return false;
@@ -190,7 +225,7 @@ struct SharedItems::Segment {
             .position = position,
             .num_bytes = data_of_item.size(),
             .num_parts = num_parts};
-    std::memcpy(data(item), data_of_item.data(), data_of_item.size());
+    std::memcpy(data(position), data_of_item.data(), data_of_item.size());
     std::atomic_signal_fence(std::memory_order_seq_cst);
     ring.end = position + num_bytes;
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -202,10 +237,12 @@ struct SharedItems::Segment {
 /// Holds the segment's mutex, if it could be had.
 class SharedItems::Lock {
  public:
-  explicit Lock(const Segment& segment) : segment_(segment) {
+  explicit Lock(Segment& segment) : segment_(segment) {
     // Not pthread_mutex_clocklock, which the thread sanitizer does not know. It is held for the
     // time of a copy.
-    const auto deadline = std::chrono::steady_clock::now() + kMutexDeadline;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto deadline =
+        begin < segment.not_waiting_before.load() ? begin : begin + kMutexDeadline;
     int result = pthread_mutex_trylock(&segment.header().mutex);
     while (result == EBUSY && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(kMutexPoll);
@@ -219,6 +256,7 @@ class SharedItems::Lock {
     } else if (result != 0) {
       log_warning("the shared cache of pictures is not used: its lock could not be had",
                   kv("error", std::strerror(result)));
+      segment.not_waiting_before = std::chrono::steady_clock::now() + kMutexDeadline;
       return;
     }
     held_ = true;
@@ -231,7 +269,7 @@ class SharedItems::Lock {
   explicit operator bool() const noexcept { return held_; }
 
  private:
-  const Segment& segment_;
+  Segment& segment_;
   bool held_ = false;
 };
 
@@ -331,11 +369,17 @@ Result<bool> SharedItems::enter(bool may_create) {
     auto* const header = new (segment.bytes()) RingHeader(fresh);
     if (!make_mutex(header->mutex)) return items_error("make the lock of", options_.file);
     header->magic = kItemsMagic;
-    return try_flock(segment.file, LOCK_SH);
   }
   const RingHeader& header = segment.header();
-  return header.magic == kItemsMagic && header.num_slots > 0 &&
-         header.ring_offset + header.ring_bytes <= static_cast<std::size_t>(status.st_size);
+  segment.num_slots = header.num_slots;
+  segment.ring_offset = header.ring_offset;
+  segment.ring_bytes = header.ring_bytes;
+  if (is_first) return try_flock(segment.file, LOCK_SH);
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  return header.magic == kItemsMagic && segment.num_slots > 0 && segment.num_slots <= kMaxSlots &&
+         segment.ring_offset >= aligned(sizeof(RingHeader)) + segment.num_slots * sizeof(Slot) &&
+         segment.ring_bytes > 0 && segment.ring_offset <= size &&
+         segment.ring_bytes <= size - segment.ring_offset;
 }
 
 void SharedItems::take_holder_number() {
@@ -344,8 +388,7 @@ void SharedItems::take_holder_number() {
   const Lock lock(*segment_);
   if (!lock || number == int{kMaxHolders}) return;
   // Pins of an earlier holder with this number.
-  const RingHeader& ring = segment_->header();
-  for (std::uint64_t i = ring.first; i < ring.next; ++i)
+  for (std::uint64_t i = 0; i < segment_->num_slots; ++i)
     segment_->slot(i).holders &= ~(std::uint64_t{1} << number);
   segment_->holder = number;
 }
@@ -353,7 +396,7 @@ void SharedItems::take_holder_number() {
 std::size_t SharedItems::num_parts(const std::string& name) {
   const Lock lock(*segment_);
   const Slot* const first = lock ? segment_->find(name) : nullptr;
-  return first == nullptr ? 0 : first->num_parts;
+  return first == nullptr || first->num_parts > segment_->num_slots ? 0 : first->num_parts;
 }
 
 bool SharedItems::has(const std::string& name) {
@@ -365,7 +408,7 @@ SharedItems::Bytes SharedItems::find(const std::string& name) {
   const Lock lock(*segment_);
   const Slot* const item = lock ? segment_->find(name) : nullptr;
   if (item == nullptr) return nullptr;
-  const char* const begin = segment_->data(*item);
+  const char* const begin = segment_->data(item->position);
   return std::make_shared<const std::vector<char>>(begin, begin + item->num_bytes);
 }
 
@@ -376,7 +419,7 @@ void SharedItems::keep(std::span<const std::string> names, std::span<const Bytes
     num_bytes += aligned(part->size());
   }
   const Lock lock(*segment_);
-  if (!lock || num_bytes > segment_->header().ring_bytes / 2) return;
+  if (!lock || num_bytes > segment_->ring_bytes / 2) return;
   for (std::size_t part = 0; part < parts.size(); ++part)
     if (segment_->find(names[part]) == nullptr &&
         !segment_->add(names[part], *parts[part], part == 0 ? parts.size() : 0))
@@ -396,7 +439,7 @@ SharedItems::Pinned SharedItems::pin(Slot& slot) {
                       .position = position,
                       .num_bytes = slot.num_bytes,
                       .file = options_.file},
-          .bytes = {segment_->data(slot), slot.num_bytes},
+          .bytes = {segment_->data(position), slot.num_bytes},
           .pin = std::shared_ptr<const void>(
               segment_.get(), [items = shared_from_this(), position, num_bytes = slot.num_bytes](
                                   const void*) { items->unpin(position, num_bytes); })};
@@ -408,16 +451,19 @@ std::optional<SharedItems::Pinned> SharedItems::pin(const std::string& name) {
   Slot* const item = segment_->find(name);
   if (item == nullptr) return std::nullopt;
   const std::lock_guard pins_lock(pins_mutex_);
-  if (!pins_.contains(item->position) &&
-      pinned_bytes_ + item->num_bytes > segment_->header().ring_bytes / 2)
+  if (!pins_.contains(item->position) && pinned_bytes_ + item->num_bytes > segment_->ring_bytes / 2)
     return std::nullopt;
   return pin(*item);
 }
 
 std::optional<SharedItems::Pinned> SharedItems::pin(const SharedItemAddress& address) {
   const Lock lock(*segment_);
-  if (!lock || segment_->holder == kNoHolder || segment_->header().id != address.segment)
-    return std::nullopt;
+  if (segment_->header().id != address.segment) return std::nullopt;
+  if (!lock || segment_->holder == kNoHolder) {
+    const Bytes copy = segment_->copy_unlocked(address);
+    if (copy == nullptr) return std::nullopt;
+    return Pinned{.address = address, .bytes = *copy, .pin = copy};
+  }
   Slot* const item = segment_->find_slot([&](const Slot& each) {
     return each.position == address.position && each.num_bytes == address.num_bytes;
   });

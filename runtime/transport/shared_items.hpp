@@ -23,11 +23,14 @@ namespace troupe {
 /// Whoever uses the segment holds a shared lock (flock) on its file. Who opens it while nobody does
 /// begins it anew, and the last to leave removes it: what a killed process leaves behind is found
 /// empty. Within it a robust mutex guards everything: if its owner dies, the next one forgets all
-/// items. Nobody waits for it longer than a second: an item counts as not there then.
+/// items. Nobody waits for it longer than a second: an item counts as not there then, and for
+/// another second nobody waits. What an address says is copied in that case, without the mutex.
 ///
 /// An item that somebody has pinned keeps its place: new ones are not kept where the oldest is
 /// pinned and there is no other room. Each user is a holder with a number, and holds a lock on the
 /// byte of the file with this number: the pins of killed ones do not count.
+///
+/// What other processes write there may be wrong, but leads to no access outside of the segment.
 ///
 /// Memory is taken as items need it. Where the file system has no more, items are not kept.
 class SharedItems : public std::enable_shared_from_this<SharedItems> {
@@ -48,7 +51,7 @@ class SharedItems : public std::enable_shared_from_this<SharedItems> {
   SharedItems& operator=(const SharedItems&) = delete;
 
   static constexpr std::size_t kMinBytes = std::size_t{1} << 20;
-  static constexpr std::size_t kMaxHolders = 64;  ///< more users find items, but cannot pin them
+  static constexpr std::size_t kMaxHolders = 64;  ///< more users find and copy items
 
   using Bytes = std::shared_ptr<const std::vector<char>>;
   /// Of how many items the named one is the first; 0: it is not there.
@@ -69,7 +72,8 @@ class SharedItems : public std::enable_shared_from_this<SharedItems> {
   };
   /// Nothing: it is not there, or it cannot be pinned: the pins of this user have half of the ring.
   [[nodiscard]] std::optional<Pinned> pin(const std::string& name);
-  /// Of an address that another user has pinned. Nothing: it is not there any more.
+  /// Of an address that another user has pinned; a copy where it cannot be pinned once more.
+  /// Nothing: it is not there any more.
   [[nodiscard]] std::optional<Pinned> pin(const SharedItemAddress& address);
 
  private:

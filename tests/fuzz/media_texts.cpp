@@ -17,12 +17,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto bytes = decode_data_url(text, kMaxBytes); bytes.ok())
     CHECK(bytes->size() <= kMaxBytes);
   if (size > (1 << 16)) return 0;
-  (void)picture_identifier("model", {}, "", text, text);
+  (void)image_identifier({.model_id = "model", .processor_kwargs = text, .media_io_kwargs = text});
   (void)parse_media_io_kwargs("", text);
   const auto processor = ImageProcessor::parse(text, "fuzz");
   const auto kwargs = nlohmann::json::parse(text, nullptr, false);
   if (kwargs.is_discarded()) return 0;
   const auto defaults = ImageProcessor::parse("{}", "fuzz");
   (void)defaults->with_kwargs(kwargs);
+  if (kwargs.is_object()) (void)hashed_processor_kwargs(text, text);
   return 0;
 }

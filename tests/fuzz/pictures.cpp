@@ -10,6 +10,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace troupe;
   const ImageLimits limits{.max_encoded_bytes = 1 << 20, .max_pixels = 1 << 18, .max_side = 4096};
+  (void)stored_as_rgb(std::as_bytes(std::span(data, size)));
   const auto image = decode_image(std::as_bytes(std::span(data, size)), limits);
   if (!image.ok()) {
     CHECK(!image.error().message.empty());

@@ -1,6 +1,7 @@
-// decode_pictures < requests.jsonl > results.jsonl: for each line {"file"}, {"width", "height"} or
-// {"error"}; the pixels (RGB) go to the file's name + ".rgb". With "resize": [width, height] and
-// "resample" the picture is resized first, as Pillow does.
+// decode_pictures < requests.jsonl > results.jsonl: for each line {"file"}, {"width", "height",
+// "rgb"} (whether it is stored as RGB) or {"error"}; the pixels (RGB) go to the file's name +
+// ".rgb". With "resize": [width, height] and "resample" the picture is resized first, as Pillow
+// does.
 
 #include <cstdio>
 #include <fstream>
@@ -16,9 +17,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-troupe::Result<troupe::Image> decoded(const std::string& file) {
-  ASSIGN_OR_RETURN(const std::string bytes, troupe::read_file(file));
-  return troupe::decode_image(std::as_bytes(std::span(bytes)));
+troupe::Result<troupe::Image> decoded(const troupe::Result<std::string>& bytes) {
+  if (!bytes.ok()) return bytes.error();
+  return troupe::decode_image(std::as_bytes(std::span(*bytes)));
 }
 
 }  // namespace
@@ -28,7 +29,8 @@ int main() {
   while (std::getline(std::cin, line)) {
     const Json request = Json::parse(line);
     const std::string file = request["file"];
-    auto image = decoded(file);
+    const auto bytes = troupe::read_file(file);
+    auto image = decoded(bytes);
     Json result;
     if (!image.ok()) {
       result["error"] = image.error().message;
@@ -37,7 +39,9 @@ int main() {
         image = troupe::resize_image(*image, request["resize"][0], request["resize"][1],
                                      static_cast<troupe::ResizeFilter>(request["resample"]),
                                      troupe::ResizeKind::kPillow);
-      result = {{"width", image->width}, {"height", image->height}};
+      result = {{"width", image->width},
+                {"height", image->height},
+                {"rgb", troupe::stored_as_rgb(std::as_bytes(std::span(*bytes)))}};
       std::ofstream pixels(file + ".rgb", std::ios::binary);
       pixels.write(reinterpret_cast<const char*>(image->rgb.data()),
                    static_cast<std::streamsize>(image->rgb.size()));

@@ -70,10 +70,15 @@ void RandomWorkload::choose_pictures(const KVCacheSettings& settings) {
                    [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   pictures_ = {.capacity = pick(kMaxEmbeds, 3 * kMaxEmbeds),
                .whole_runs = may_be_whole && pick(0, 1) == 1};
+  const auto kinds = encoder_cache_manager_kinds();
+  do {
+    pictures_.manager =
+        kinds[static_cast<std::size_t>(pick(0, static_cast<int>(kinds.size()) - 1))].name;
+  } while (pictures_.manager == kEncoderDecoderCacheManager);
   config_.max_encoder_embeds = pick(kMaxEmbeds, 3 * kMaxEmbeds);
-  encoder_manager_.emplace(pictures_);
+  encoder_manager_ = make_encoder_cache_manager(pictures_);
   encoder_port_.emplace(*encoder_manager_);
-  kinds_ += pictures_.whole_runs ? " whole pictures" : " pictures";
+  kinds_ += (pictures_.whole_runs ? " whole pictures, " : " pictures, ") + pictures_.manager;
   config_.encode_ahead = pick(0, 1) == 1;
   if (config_.encode_ahead) kinds_ += " ahead";
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -72,7 +73,7 @@ class RandomWorkload {
   std::optional<LocalKVCache> port_;
   std::optional<RandomConnector> connector_;
   EncoderCacheSettings pictures_;  ///< capacity 0: there are none
-  std::optional<EncoderCacheManager> encoder_manager_;
+  std::unique_ptr<EncoderCacheManager> encoder_manager_;
   std::optional<LocalEncoderCache> encoder_port_;
   std::map<RequestId, std::vector<MultiModalFeature>> items_;  ///< known to the workers
   std::map<std::string, std::int32_t> outputs_;                ///< that they keep: embeddings

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """EC connectors from outside: what one server encodes, another one loads, with the same answers."""
 import base64
+import hashlib
 import http.client
 import json
 import os
@@ -44,6 +45,15 @@ def answer_of(server, seed):
     return answer
 
 
+def identifier_of(seed):
+    """As vLLM 0.32 hashes it, with sha256."""
+    frames = hashlib.sha256()
+    for kind, piece in ((b"", b"image"), (b"\3", b"image"), (b"\3", base64.b64decode(picture(seed).split(",")[1])),
+                        (b"", b"model_id"), (b"\3", MODEL.encode())):
+        frames.update(kind + struct.pack("<Q", len(piece)) + piece)
+    return frames.hexdigest()
+
+
 def ask(server, seed):
     """The text, with its log-probabilities."""
     choice = answer_of(server, seed)["choices"][0]
@@ -71,23 +81,25 @@ class EncoderTransfer(unittest.TestCase):
         assert cls.expected[0] != cls.expected[1]
 
     def test_files_of_one_server_are_loaded_by_another_one(self):
+        options = *OPTIONS, "--mm-hasher-algorithm", "sha256"
         with tempfile.TemporaryDirectory() as folder:
             place = {"shared_storage_path": folder}
-            with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_producer", **place)) as producer:
+            with Server(*options, *transfer("ECExampleConnector", "ec_producer", **place)) as producer:
                 self.assertEqual([ask(producer, seed) for seed in (1, 2)], self.expected)
                 params = answer_of(producer, 1)["ec_transfer_params"]
                 self.assertEqual(list(params.values()), [{"num_encoder_tokens": 4}])
                 files = lambda: sorted(pathlib.Path(folder).glob("*/encoder_cache.safetensors"))
                 wait_until(lambda: len(files()) == 2, "the files")
             self.check_files(files())
-            self.assertIn(list(params)[0], [file.parent.name for file in files()])
-            with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_consumer", **place)) as consumer:
+            self.assertEqual(list(params), [identifier_of(1)])
+            self.assertEqual({file.parent.name for file in files()}, {identifier_of(1), identifier_of(2)})
+            with Server(*options, *transfer("ECExampleConnector", "ec_consumer", **place)) as consumer:
                 self.assertEqual([ask(consumer, seed) for seed in (1, 2)], self.expected)
                 self.assertEqual(transfers(consumer), (2, 2, 0, 0))
                 self.assertIsNone(answer_of(consumer, 1)["ec_transfer_params"])
             for file, size in zip(files(), (100, 0)):
                 os.truncate(file, size)
-            with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_both", **place)) as repairing:
+            with Server(*options, *transfer("ECExampleConnector", "ec_both", **place)) as repairing:
                 self.assertEqual([ask(repairing, seed) for seed in (1, 2)], self.expected)
                 self.assertEqual(transfers(repairing)[:3], (2, 2, 2))
                 self.assertEqual(repairing.log().count("encoder output not loaded: the item is encoded"), 2)
@@ -126,10 +138,13 @@ class EncoderTransfer(unittest.TestCase):
             self.assertEqual(queries - hits, 1)  # it is encoded once, whichever engines have answered
 
     def test_what_is_wrong_with_the_option_is_said_by_key_and_value(self):
-        def refused(value, text):
-            code, _, errors = run(["serve", "--port", "0", *OPTIONS, "--ec-transfer-config", value])
+        def refused(value, text, option="--ec-transfer-config"):
+            code, _, errors = run(["serve", "--port", "0", *OPTIONS, option, value])
             self.assertNotEqual(code, 0)
             self.assertIn(text, errors)
+        refused('{"encoder_cache_manager_cls": "ScoreEncoderCacheManager"}',
+                "encoder_cache_manager_cls is ScoreEncoderCacheManager, there are EncoderCacheManager, LruEncoderCacheManager",
+                "--ec-manager-config")
         refused('{"ec_connector": "ECExampleConnector"}', "ec_role is missing")
         refused('{"ec_connector": "X", "ec_role": "ec_both", "ec_size": 1}', "ec_size is unknown")
         refused('{"ec_connector": "X", "ec_role": "ec_both"}',

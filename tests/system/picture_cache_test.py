@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
 """Kinds of the processor cache: what is processed and sent again, and what happens when processes come and go."""
+import contextlib
+import ctypes
+import mmap
 import os
 import pathlib
 import random
@@ -31,6 +34,18 @@ def segment_of(pid):
     files = set(re.findall(r"/dev/shm/troupe-mm-\S+", pathlib.Path(f"/proc/{pid}/maps").read_text()))
     assert len(files) == 1, files
     return files.pop()
+
+
+@contextlib.contextmanager
+def locked(segment):
+    """Its mutex is held, as by a process that was stopped: it follows five numbers of the header."""
+    with open(segment, "r+b") as file, mmap.mmap(file.fileno(), 4096) as memory:
+        library = ctypes.CDLL(None)
+        mutex = (ctypes.c_char * 40).from_buffer(memory, 5 * 8)
+        assert library.pthread_mutex_lock(mutex) == 0
+        yield
+        library.pthread_mutex_unlock(mutex)
+        del mutex
 
 
 class ProcessorCache(unittest.TestCase):
@@ -77,6 +92,10 @@ class ProcessorCache(unittest.TestCase):
                 self.check(second)
                 self.assertEqual(counts(second), (NUM_PICTURES, NUM_PICTURES))
                 self.assertEqual(segment_of(second.process.pid), segment)
+                with locked(segment):
+                    self.check(first, [0, 1])
+                    self.check(second, [0])
+                self.assertEqual((counts(second), counts(first)[1]), ((NUM_PICTURES + 1, NUM_PICTURES), 0))
                 for name in ("core", "front"):
                     os.kill(first.nodes()[name], signal.SIGKILL)
                 self.check(second)

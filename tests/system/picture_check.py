@@ -337,6 +337,7 @@ def main():
             request = {"file": str(path), "cut": cut}
             try:
                 picture = expected_picture(data)
+                request["rgb"] = Image.open(io.BytesIO(data)).mode == "RGB"
             except Exception as error:
                 picture = error
             if isinstance(picture, Image.Image) and rng.random() < 0.3:
@@ -359,6 +360,8 @@ def main():
                     problem = f"Pillow: {picture!r}, Troupe: {result}"
             elif picture.size != (result["width"], result["height"]):
                 problem = f"{picture.size} instead of {result}"
+            elif result["rgb"] != request["rgb"]:
+                problem = "its mode is " + ("RGB" if request["rgb"] else "not RGB")
             else:
                 pixels = numpy.frombuffer(pathlib.Path(request["file"] + ".rgb").read_bytes(), numpy.uint8).astype(int)
                 steps = numpy.abs(pixels - numpy.asarray(picture).reshape(-1))

@@ -110,7 +110,7 @@ class Pictures(unittest.TestCase):
         cls.server = cls.enterClassContext(Server(
             "--served-model-name", "demo", "--allowed-local-media-path", str(SAMPLES), "--allowed-media-domains", "127.0.0.1",
             "--allowed-media-domains", "localhost.localdomain", "--limit-mm-per-prompt", '{"image": 5}',
-            "--enable-prompt-tokens-details"))
+            "--enable-prompt-tokens-details", "--ec-manager-config", '{"encoder_cache_manager_cls": "LfuEncoderCacheManager"}'))
         cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
 
     def ask(self, *parts, **options):

@@ -6,16 +6,19 @@ namespace troupe {
 namespace {
 
 /// Requests 1, 2, ... with one item each, named "a", "b", ..., of ten embeddings.
-EncoderCacheManager manager_with(int num_requests, EncoderCacheSettings settings) {
-  EncoderCacheManager manager(settings);
+std::unique_ptr<EncoderCacheManager> manager_with(int num_requests,
+                                                  const EncoderCacheSettings& settings) {
+  auto manager = make_encoder_cache_manager(settings);
   for (int i = 0; i < num_requests; ++i)
-    manager.set_request(RequestId{static_cast<std::uint64_t>(i) + 1},
-                        {{.identifier = std::string(1, static_cast<char>('a' + i)), .length = 10}});
+    manager->set_request(
+        RequestId{static_cast<std::uint64_t>(i) + 1},
+        {{.identifier = std::string(1, static_cast<char>('a' + i)), .length = 10}});
   return manager;
 }
 
-std::vector<std::string> evicted_first(EncoderCacheEviction eviction) {
-  EncoderCacheManager manager = manager_with(4, {.capacity = 30, .eviction = eviction});
+std::vector<std::string> evicted_first(const char* kind) {
+  const auto made = manager_with(4, {.capacity = 30, .manager = kind});
+  EncoderCacheManager& manager = *made;
   const RequestId a{1}, b{2}, c{3}, d{4};
   for (const RequestId id : {a, b, c}) manager.allocate(id, 0);
   // Used in the order a, b, c; released in the order c, a, b. Then c is used and released once
@@ -37,17 +40,55 @@ std::vector<std::string> evicted_first(EncoderCacheEviction eviction) {
 }
 
 BOOST_AUTO_TEST_CASE(the_output_released_first_is_evicted_first) {
-  BOOST_TEST(
-      (evicted_first(EncoderCacheEviction::kFifo) == std::vector<std::string>{"c", "b", "a"}));
+  BOOST_TEST((evicted_first("EncoderCacheManager") == std::vector<std::string>{"c", "b", "a"}));
 }
 
 BOOST_AUTO_TEST_CASE(under_lru_the_least_recently_used_output_is_evicted_first) {
-  BOOST_TEST(
-      (evicted_first(EncoderCacheEviction::kLru) == std::vector<std::string>{"c", "a", "b"}));
+  BOOST_TEST((evicted_first("LruEncoderCacheManager") == std::vector<std::string>{"c", "a", "b"}));
+}
+
+BOOST_AUTO_TEST_CASE(under_lfu_what_is_used_often_outlives_what_is_used_once_until_it_is_old) {
+  const auto manager = manager_with(26, {.capacity = 30, .manager = "LfuEncoderCacheManager"});
+  const auto use = [&](int number) {
+    const RequestId id{static_cast<std::uint64_t>(number) + 1};
+    const bool is_hit = manager->check_and_reference(id, 0);
+    if (!is_hit) {
+      BOOST_REQUIRE(manager->can_allocate(id, 0, 10, 0));
+      manager->allocate(id, 0);
+    }
+    manager->free(id);
+    return is_hit;
+  };
+  use(0);
+  for (int i = 0; i < 3; ++i) BOOST_TEST(use(0));  // "a" has been used four times
+  // Two others have room beside it. Each that is evicted makes it older by one.
+  for (int i = 1; i <= 8; ++i) BOOST_TEST(!use(i));
+  BOOST_TEST(use(0));
+  BOOST_TEST(use(8));
+  BOOST_TEST(manager->evictable().front() == "h");
+  for (int i = 9; i < 26; ++i) BOOST_TEST(!use(i));
+  BOOST_TEST(!use(0));
+}
+
+BOOST_AUTO_TEST_CASE(a_manager_is_chosen_by_name_and_by_what_the_model_is) {
+  BOOST_TEST(choose_encoder_cache_manager("", false).value() == "EncoderCacheManager");
+  BOOST_TEST(choose_encoder_cache_manager("", true).value() == "EncoderDecoderCacheManager");
+  for (const EncoderCacheManagerKind& kind : encoder_cache_manager_kinds()) {
+    const bool is_for_both = kind.name == kEncoderDecoderCacheManager;
+    BOOST_TEST(choose_encoder_cache_manager(kind.name, is_for_both).value() == kind.name);
+    BOOST_TEST(!choose_encoder_cache_manager(kind.name, !is_for_both).ok());
+  }
+  const auto unknown = choose_encoder_cache_manager("ScoreEncoderCacheManager", false);
+  BOOST_REQUIRE(!unknown.ok());
+  BOOST_TEST(unknown.error().message ==
+             "ec-manager-config: encoder_cache_manager_cls is ScoreEncoderCacheManager, there are "
+             "EncoderCacheManager, LruEncoderCacheManager, LfuEncoderCacheManager, "
+             "EncoderDecoderCacheManager");
 }
 
 BOOST_AUTO_TEST_CASE(an_output_in_use_is_never_evicted) {
-  EncoderCacheManager manager = manager_with(3, {.capacity = 20});
+  const auto made = manager_with(3, {.capacity = 20});
+  EncoderCacheManager& manager = *made;
   manager.allocate(RequestId{1}, 0);
   manager.allocate(RequestId{2}, 0);
   BOOST_TEST(!manager.can_allocate(RequestId{3}, 0, 10, 0));
@@ -127,7 +168,8 @@ BOOST_AUTO_TEST_CASE(a_run_of_embeddings_is_never_cut_where_its_tokens_see_each_
 }
 
 BOOST_AUTO_TEST_CASE(an_encoder_decoder_model_shares_nothing_and_frees_one_step_late) {
-  EncoderCacheManager manager = manager_with(2, {.capacity = 25, .encoder_decoder = true});
+  const auto made = manager_with(2, {.capacity = 25, .manager = "EncoderDecoderCacheManager"});
+  EncoderCacheManager& manager = *made;
   const RequestId a{1}, b{2};
   manager.set_request(b, {{.identifier = "a", .length = 10}});
   const auto plan = [&](RequestId id, std::int32_t computed) {
@@ -155,7 +197,8 @@ BOOST_AUTO_TEST_CASE(an_encoder_decoder_model_shares_nothing_and_frees_one_step_
 }
 
 BOOST_AUTO_TEST_CASE(an_encoder_decoder_request_waits_for_room) {
-  EncoderCacheManager manager = manager_with(3, {.capacity = 20, .encoder_decoder = true});
+  const auto made = manager_with(3, {.capacity = 20, .manager = "EncoderDecoderCacheManager"});
+  EncoderCacheManager& manager = *made;
   manager.allocate(RequestId{1}, 0);
   manager.allocate(RequestId{2}, 0);
   const EncoderInputsPlanned planned =

@@ -6,6 +6,7 @@
 
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/ec_manager_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/vllm_options.hpp"
 
@@ -475,6 +476,34 @@ BOOST_AUTO_TEST_CASE(ec_transfer_config_has_the_keys_of_vllm_and_refuses_the_res
   refuses(R"(,"ec_role":null)",
           "ec_role is missing, expected \"ec_producer\", \"ec_consumer\" or \"ec_both\"");
   BOOST_TEST(!parse_connector_config(ConnectorKind::kEC, "[1]").ok());
+}
+
+BOOST_AUTO_TEST_CASE(ec_manager_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {
+  BOOST_TEST(parse_ec_manager_config("").value().empty());
+  BOOST_TEST(parse_ec_manager_config("{}").value().empty());
+  BOOST_TEST(parse_ec_manager_config(R"({"encoder_cache_manager_cls":null})").value().empty());
+  BOOST_TEST(parse_ec_manager_config(R"({"encoder_cache_manager_cls":"A.B","manager_config":{}})")
+                 .value() == "A.B");
+  BOOST_TEST(
+      parse_ec_manager_config(
+          R"({"encoder_cache_manager_cls":"vllm.v1.core.encoder_cache_manager.EncoderCacheManager"})")
+          .value() == "EncoderCacheManager");
+  for (const auto& [text, with] :
+       {std::pair("[]", "it must be a JSON object, it is []"),
+        std::pair(R"({"encoder_cache_manager_cls":1})",
+                  "encoder_cache_manager_cls must be a name, it is 1"),
+        std::pair(R"({"manager":"a"})",
+                  "manager is not known, it has encoder_cache_manager_cls and manager_config"),
+        std::pair(R"({"manager_config":[]})", "manager_config must be a JSON object, it is []"),
+        std::pair(R"({"manager_config":{"watermark":0.2}})",
+                  "manager_config.watermark is not known, no manager has fields of its own")}) {
+    Options options;
+    options.model.model = "m";
+    options.engine.ec_manager_config = text;
+    const auto valid = validate(options);
+    BOOST_REQUIRE(!valid.ok());
+    BOOST_TEST(valid.error().message == std::string("ec-manager-config: ") + with);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(kv_transfer_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {

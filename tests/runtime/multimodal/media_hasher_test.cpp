@@ -1,49 +1,63 @@
 #include <boost/test/unit_test.hpp>
 
-#include <set>
 #include <string>
 
+#include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
+#include "runtime/multimodal/image_decoder.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
+#include "runtime/multimodal/media_io.hpp"
 
 using namespace troupe;
 
 namespace {
 
-std::string identifier(std::string_view uuid, std::string_view kwargs,
-                       MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3) {
-  return picture_identifier("model", std::as_bytes(std::span(std::string_view("picture"))), uuid,
-                            kwargs, {}, algorithm);
+std::string identifier(std::string_view uuid, std::string_view kwargs) {
+  return image_identifier({.model_id = "model",
+                           .encoded = std::as_bytes(std::span(std::string_view("image"))),
+                           .uuid = uuid,
+                           .processor_kwargs = kwargs});
 }
-
-constexpr std::string_view kKwargs =
-    R"({"size": {"width": -7, "height": 5}, "do_pan_and_scan": true, "r": 1.5, "n": null, "l": [1, "a"]})";
 
 }  // namespace
 
-// The expected values were made with Python's hashlib and PyPI's blake3 from the same rules.
-BOOST_AUTO_TEST_CASE(a_pictures_identifier_is_the_hash_of_its_framed_bytes_and_the_models_name) {
-  BOOST_TEST(identifier("", "") ==
-             "d88d154d5a8693962d7d66a3fce0fa9dfd414a49a84c2dcc636e50b9bfdb072a");
-  BOOST_TEST(identifier("", "{}") == identifier("", ""));
-  BOOST_TEST(identifier("", "", MediaHashAlgorithm::kSha256) ==
-             "3e8133d2699fd69eb7a059696d24034c5c27eed3b7a9fffe69136460f3ef6ff7");
-  BOOST_TEST(identifier("", "", MediaHashAlgorithm::kSha512) ==
-             "c1f3dbe7e0a0937d5d40b915d6aeece4ce794e43164c63cbf6e8a7ca95325d2a"
-             "82f94345eaa85293905e6aacea5b9f606d72f4c7732fe10a407a69ffc2d88515");
-}
-
-BOOST_AUTO_TEST_CASE(kwargs_of_the_processor_change_the_identifier) {
-  BOOST_TEST(identifier("", kKwargs) ==
-             "0ccb72e36c7ad770f6fdf467708667ce60854fea052d52b7bbd5ca49be0c2d28");
-  BOOST_TEST(identifier("", R"({"do_pan_and_scan": true})") !=
-             identifier("", R"({"do_pan_and_scan": false})"));
+// tests/golden/images/identifiers.json was made with vLLM 0.32's own classes ("generator" in it).
+BOOST_AUTO_TEST_CASE(identifiers_are_those_of_vllm) {
+  const std::string folder = TROUPE_GOLDEN_DIR "/images/";
+  const nlohmann::json golden =
+      nlohmann::json::parse(read_file(folder + "identifiers.json").value());
+  BOOST_TEST(golden["cases"].size() > 100u);
+  for (const nlohmann::json& line : golden["cases"]) {
+    const std::string file = line["file"];
+    const std::string encoded = read_file(folder + file).value();
+    const std::string kwargs = hashed_processor_kwargs({}, line.value("kwargs", ""));
+    const ImageIo io = parse_media_io_kwargs({}, line.value("io", "")).value();
+    ImageFactors factors{
+        .model_id = "demo",
+        .encoded = std::as_bytes(std::span(encoded)),
+        .background = io.background,
+        .processor_kwargs = kwargs,
+        .media_io_kwargs = io.kwargs,
+        .algorithm = parse_media_hash_algorithm(line.value("algorithm", "blake3")).value()};
+    const std::string uuid = line.value("uuid", "");
+    factors.uuid = uuid;
+    if (stored_as_rgb(factors.encoded)) factors.background.reset();
+    BOOST_TEST_CONTEXT(line.dump())
+    BOOST_TEST(image_identifier(factors) == line["identifier"].get<std::string>());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_clients_uuid_is_the_identifier_unless_there_are_kwargs) {
   BOOST_TEST(identifier("my-picture", "") == "my-picture");
   BOOST_TEST(identifier("my-picture", "{}") == "my-picture");
-  BOOST_TEST(identifier("my-picture", kKwargs) ==
-             "67355ad92540698f3a58c81f172eb0e7607811a86f501575c5e22159992e1fe0");
+  BOOST_TEST(identifier("", "{}") == identifier("", ""));
+}
+
+BOOST_AUTO_TEST_CASE(the_servers_kwargs_count_with_those_of_the_request) {
+  BOOST_TEST(hashed_processor_kwargs("", "") == "{}");
+  BOOST_TEST(hashed_processor_kwargs(R"({"a": 1, "size": {"height": 2, "width": 3}})",
+                                     R"({"b": 4, "size": {"height": 5}, "videos_kwargs": {}})") ==
+             R"({"a":1,"size":{"height":5,"width":3},"b":4})");
 }
 
 BOOST_AUTO_TEST_CASE(no_picture_has_the_identifier_of_a_part) {
@@ -58,19 +72,6 @@ BOOST_AUTO_TEST_CASE(no_picture_has_the_identifier_of_a_part) {
   }
   for (const char* uuid : {"a~part1", "~part0", "a~part1~part2"})
     BOOST_TEST(identifier(uuid, "").size() == 64u);
-}
-
-BOOST_AUTO_TEST_CASE(values_that_look_alike_have_different_hashes) {
-  std::set<std::string> hashes;
-  std::size_t num_values = 0;
-  for (const char* kwargs :
-       {R"({"a": 1})", R"({"a": 1.0})", R"({"a": "1"})", R"({"a": true})", R"({"a": [1]})",
-        R"({"a": null})", R"({"a": {"1": 1}})", R"({"a": []})", R"({"a": [1, 1]})",
-        R"({"a": [[1], 1]})", R"({"a": [[1, 1]]})", R"({"a": ""})", R"({"a1": 1})"}) {
-    hashes.insert(identifier("", kwargs));
-    ++num_values;
-  }
-  BOOST_TEST(hashes.size() == num_values);
 }
 
 BOOST_AUTO_TEST_CASE(algorithms_have_names) {

@@ -1,7 +1,10 @@
 // The processor cache: what its two sides know, and the memory that processes share.
 #include "runtime/multimodal/picture_cache.hpp"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +14,7 @@
 #include <fstream>
 #include <random>
 
+#include "runtime/base/file_descriptor.hpp"
 #include "runtime/multimodal/byte_lru.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
 #include "runtime/transport/shared_items.hpp"
@@ -321,6 +325,51 @@ BOOST_AUTO_TEST_CASE(workers_of_the_host_are_given_where_items_lie) {
   std::vector<MultiModalFeature> items = {item_of("q")};
   BOOST_TEST(engine->complete(items).empty());
   BOOST_TEST(unpack_shared_item(*items[0].data).has_value());
+}
+
+/// The lock of a segment, as a stopped process has it: it follows five numbers of the header.
+struct HeldLock {
+  explicit HeldLock(const fs::path& path)
+      : file(::open(path.c_str(), O_RDWR | O_CLOEXEC)),
+        memory(static_cast<char*>(
+            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0))) {
+    BOOST_REQUIRE(memory != MAP_FAILED);
+    BOOST_REQUIRE(pthread_mutex_lock(mutex()) == 0);
+  }
+  ~HeldLock() {
+    pthread_mutex_unlock(mutex());
+    ::munmap(memory, kBytes);
+  }
+  [[nodiscard]] pthread_mutex_t* mutex() const {
+    return reinterpret_cast<pthread_mutex_t*>(memory + 5 * sizeof(std::uint64_t));
+  }
+  static constexpr std::size_t kBytes = 4096;
+  FileDescriptor file;
+  char* memory;
+};
+
+BOOST_AUTO_TEST_CASE(while_a_stopped_process_has_the_lock_items_are_misses_and_pinned_ones_copied) {
+  const Folder folder;
+  const SharedItems::Options options = folder.items(SharedItems::kMinBytes);
+  const auto items = SharedItems::open(options).value();
+  keep(*items, "p", data_of("p", 1000));
+  keep(*items, "q", data_of("q", 2000));
+  const auto pinned = items->pin("q");
+  BOOST_REQUIRE(pinned.has_value());
+  SharedItemAddress other = pinned->address;
+  other.position += 64;
+  {
+    const HeldLock lock(options.file);
+    BOOST_TEST(!items->has("p"));
+    BOOST_TEST(items->find("p") == nullptr);
+    BOOST_TEST(items->num_parts("p") == 0u);
+    keep(*items, "r", data_of("r", 1000));
+    SharedItemReader worker;  // which opens the segment only now
+    BOOST_TEST(std::ranges::equal(worker.read(pinned->address).value().bytes, *data_of("q", 2000)));
+    BOOST_TEST((worker.read(other).error().code == ErrorCode::kNotFound));
+  }
+  BOOST_TEST(items->has("p"));
+  BOOST_TEST(!items->has("r"));
 }
 
 BOOST_AUTO_TEST_CASE(the_last_one_removes_the_segment_and_what_others_left_is_not_found) {
