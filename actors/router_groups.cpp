@@ -93,9 +93,8 @@ void take_engine(Self self, const EngineReady& ready, EngineLink engine) {
 
 void lose_engine(Self self, const EngineLost& lost) {
   RouterState& router = state(self);
-  if (const auto& link = router.groups[lost.group])
-    router.lost_engines[lost.group] = link->output_processor.address();
-  router.groups[lost.group].reset();
+  const std::optional<EngineLink> link = std::exchange(router.groups[lost.group], std::nullopt);
+  if (link) router.lost_engines[lost.group] = link->output_processor.address();
   router.coordinator->forget(lost.group);
   report(self, {.healthy = router.has_ready_group(), .lost_group = lost.group});
   RequestJournal::Lost taken_back =
@@ -106,6 +105,7 @@ void lose_engine(Self self, const EngineLost& lost) {
               kv("ended", taken_back.ended.outputs.size()),
               kv("quarantine", router.journal->in_quarantine()));
   hand_out(self, std::move(taken_back.ended));
+  if (link) end_questions(self, *link, lost.reason);
   answer_drains(self);
   submit_waiting(self);
   for (auto& [id, render] : router.renders) {

@@ -55,15 +55,21 @@ void ask_one(Self self, const Handle& actor, const Question& question,
   const std::size_t index = gathered->answers.size();
   gathered->answers.emplace_back();
   ++gathered->num_missing;
-  const std::function<void(Answer&)> on_answer = [gathered, index](Answer& answer) {
+  RouterState& router = state(self);
+  const std::uint64_t number = router.num_questions++;
+  const std::function<void(std::string)> on_lost = [gathered](std::string reason) {
+    gathered->error = Error{ErrorCode::kUnavailable, "a group was lost: " + std::move(reason)};
+    gathered->one_less();
+  };
+  router.questions[number] = {actor.address(), on_lost};
+  const std::function<void(Answer&)> on_answer = [self, number, gathered, index](Answer& answer) {
+    if (state(self).questions.erase(number) == 0) return;
     gathered->answers[index] = std::move(answer);
     gathered->one_less();
   };
-  const std::function<void(const caf::error&)> on_error = [self,
-                                                           gathered](const caf::error& error) {
-    gathered->error =
-        Error{ErrorCode::kUnavailable, "a group was lost: " + to_text(error, self->system())};
-    gathered->one_less();
+  const std::function<void(const caf::error&)> on_error = [self, number,
+                                                           on_lost](const caf::error& error) {
+    if (state(self).questions.erase(number) > 0) on_lost(to_text(error, self->system()));
   };
   ask(self, actor, kPauseDeadline, question).then(on_answer, on_error);
 }
@@ -140,6 +146,22 @@ void ask_adapters(Self self, const std::vector<SchedulerActor>& schedulers,
 }
 
 }  // namespace
+
+void end_questions(Self self, const EngineLink& engine, const std::string& reason) {
+  std::map<std::uint64_t, OpenQuestion>& questions = state(self).questions;
+  std::vector<OpenQuestion> lost;
+  for (auto it = questions.begin(); it != questions.end();) {
+    const bool is_of_engine =
+        it->second.actor == engine.scheduler.address() ||
+        std::ranges::any_of(engine.input_processors, [&](const InputProcessorActor& actor) {
+          return it->second.actor == actor.address();
+        });
+    if (is_of_engine) lost.push_back(std::move(it->second));
+    it = is_of_engine ? questions.erase(it) : std::next(it);
+  }
+  // They may ask others.
+  for (const OpenQuestion& question : lost) question.on_lost(reason);
+}
 
 caf::result<RenderReply> take_render(Self self, RenderRequest& request) {
   RouterState& router = state(self);

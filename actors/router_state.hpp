@@ -3,10 +3,12 @@
 // requests, router_groups.cpp the engines behind it, router_questions.cpp what it asks them for
 // others.
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/spawn.hpp"
@@ -47,6 +49,13 @@ struct PendingRender {
   std::optional<std::size_t> group = std::nullopt;  ///< that was asked; none: waiting for one
 };
 
+/// A question to an actor of a group that has not been answered. If its engine is lost, the actor
+/// may end without an answer.
+struct OpenQuestion {
+  caf::actor_addr actor;
+  std::function<void(std::string reason)> on_lost;
+};
+
 /// A group that is sent no more requests.
 struct GroupDrain {
   caf::typed_response_promise<Status> promise;
@@ -84,6 +93,8 @@ struct RouterState {
   std::uint64_t num_drains = 0;
   double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
   std::map<RequestId, PendingRender> renders;
+  std::map<std::uint64_t, OpenQuestion> questions;
+  std::uint64_t num_questions = 0;
   bool enable_adapters = false;
   AdapterRegistry adapters;
   bool refuses = false;  ///< new requests, during shutdown
@@ -149,6 +160,8 @@ void try_waiting_renders(Self self);
 [[nodiscard]] caf::result<PauseStatus> ask_paused(Self self, const AskPaused& what);
 /// Pauses a new engine as the others are, before it gets requests.
 void pause_again(Self self, const EngineLink& engine);
+/// Ends the questions to a lost engine's actors.
+void end_questions(Self self, const EngineLink& engine, const std::string& reason);
 
 [[nodiscard]] caf::result<AdapterReply> load_adapter(Self self, const LoadAdapter& what);
 [[nodiscard]] caf::result<AdapterReply> unload_adapter(Self self, const UnloadAdapter& what);

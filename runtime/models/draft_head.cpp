@@ -109,6 +109,7 @@ void DraftHead::load_token_ids(WeightLoader& loader, const std::string& prefix) 
   if (config_.draft_vocab_size == config_.layers.vocab_size && !loader.has(prefix + "d2t")) return;
   const std::vector<std::int64_t> offsets =
       loader.integers(prefix + "d2t", config_.draft_vocab_size);
+  if (loader.is_check()) return;
   std::set<std::int64_t> known;
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     const auto number = static_cast<std::int64_t>(i);

@@ -131,6 +131,11 @@ Result<DraftHeadConfig> read_mtp(const json& root, const ModelConfig& target) {
   if (count == 0)
     return head_error(ErrorCode::kInvalidArgument,
                       "num_nextn_predict_layers is 0: the model has no layers for method \"mtp\"");
+  if (count > 1)
+    return head_error(ErrorCode::kUnsupported,
+                      "num_nextn_predict_layers is " + std::to_string(count) +
+                          ": method \"mtp\" is supported for one layer, as each of several makes "
+                          "its own draft");
   DraftHeadConfig config{.kind = DraftHeadKind::kMtp,
                          .layers = target,
                          .draft_vocab_size = target.vocab_size,

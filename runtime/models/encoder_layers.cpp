@@ -37,23 +37,18 @@ EncoderLayers::EncoderLayers(WeightLoader& loader, Device& device, const std::st
             .block_size = kEncoderBlockSize,
             .num_kv_heads = options.num_heads,
             .head_dim = head_dim_};
-  auto memory = device.allocate(static_cast<std::size_t>(num_blocks * cache_.page_stride()),
-                                "an item's keys and values");
-  if (memory.ok())
-    cache_memory_ = std::move(memory).value();
-  else
-    loader.fail(memory.error().code, memory.error().message);
+  cache_memory_ = loader.allocate(num_blocks * cache_.page_stride(), "an item's keys and values");
   cache_.data = cache_memory_.data();
   std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
   std::iota(slots.begin(), slots.end(), 0);
-  slots_ = upload_weights(device, loader, std::move(slots));
+  slots_ = loader.upload(std::move(slots));
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
-  block_table_ = upload_weights(device, loader, std::move(blocks));
+  block_table_ = loader.upload(std::move(blocks));
   const auto size = static_cast<std::int32_t>(num_rows);
-  sequence_ = upload_weights(device, loader, std::vector<std::int32_t>{0, size, size});
-  span_start_loc_ = upload_weights(device, loader, std::vector<std::int32_t>{0, 1});
-  span_ = upload_weights(device, loader, std::vector<TwoWaySpan>{{0, size}});
+  sequence_ = loader.upload(std::vector<std::int32_t>{0, size, size});
+  span_start_loc_ = loader.upload(std::vector<std::int32_t>{0, 1});
+  span_ = loader.upload(std::vector<TwoWaySpan>{{0, size}});
 }
 
 EncoderLayers::Layer EncoderLayers::load_layer(WeightLoader& loader,

@@ -79,13 +79,4 @@ class EncoderLayers {
 [[nodiscard]] std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim,
                                            ComputeMode mode);
 
-/// Memory where kernels read it; an error is the loader's.
-template <class T>
-DeviceArray<T> upload_weights(Device& device, WeightLoader& loader, std::vector<T> values) {
-  auto uploaded = device.upload(std::move(values), "weights");
-  if (uploaded.ok()) return std::move(uploaded).value();
-  loader.fail(uploaded.error().code, uploaded.error().message);
-  return {};
-}
-
 }  // namespace troupe

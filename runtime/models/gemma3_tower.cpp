@@ -31,15 +31,6 @@ std::vector<std::int32_t> patches_of_squares(const VisionConfig& vision, std::in
   return patches;
 }
 
-DeviceArray<std::int32_t> upload_squares(const ModelConfig& config, Device& device,
-                                         WeightLoader& loader) {
-  auto squares = device.upload(patches_of_squares(*config.vision, config.image_tokens->per_image),
-                               "a picture's squares");
-  if (squares.ok()) return std::move(squares).value();
-  loader.fail(squares.error().code, squares.error().message);
-  return {};
-}
-
 Linear load_projection(const ModelConfig& config, WeightLoader& loader,
                        const std::string& projector) {
   const std::int64_t num_rows = config.hidden_size;
@@ -61,7 +52,7 @@ class Gemma3Tower final : public ItemTower {
       : vision_(*config.vision),
         per_image_(config.image_tokens->per_image),
         encoder_(loader, device, names.encoder, vision_),
-        squares_(upload_squares(config, device, loader)),
+        squares_(loader.upload(patches_of_squares(vision_, per_image_))),
         norm_(loader, names.projector + "mm_soft_emb_norm", vision_.hidden_size,
               {.eps = vision_.layer_norm_eps,
                .weight_offset = config.norm_weights_include_one ? 0.0f : 1.0f}),

@@ -162,6 +162,11 @@ Result<LoadedModel> load_configured_model(const std::filesystem::path& folder, M
   RETURN_IF_ERROR(open_checkpoint(folder, maker.gguf, options, loaded));
   WeightFormat format = weight_format(loaded.dtype);
   format.quantized = quantized;
+  WeightLoader checker(*loaded.checkpoint, device, format, loaded.config.quantization,
+                       options.parallel, {}, nullptr, LoadPass::kCheck);
+  loaded.model = maker.make(loaded.config, device, checker);
+  RETURN_IF_ERROR(checker.finish());
+  if (options.only_checks) return loaded;
   loaded.packed_weights = open_packed_weights(folder, device, options, format, maker.part);
   WeightLoader loader(*loaded.checkpoint, device, format, loaded.config.quantization,
                       options.parallel, progress, loaded.packed_weights.get());
@@ -177,12 +182,14 @@ Result<LoadedTower> load_tower(const std::filesystem::path& folder, Device& devi
   const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
   CHECK(architecture != nullptr, loaded.config.architecture);
   RETURN_IF_ERROR(open_checkpoint(folder, architecture->gguf, options, loaded));
-  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype),
-                      loaded.config.quantization, {}, {});
-  if (architecture->load_tower != nullptr)
-    loaded.tower = architecture->load_tower(loaded.config, device, loader);
-  loader.ignore("");  // the language model
-  RETURN_IF_ERROR(loader.finish());
+  for (const LoadPass pass : {LoadPass::kCheck, LoadPass::kLoad}) {
+    WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype),
+                        loaded.config.quantization, {}, {}, nullptr, pass);
+    if (architecture->load_tower != nullptr)
+      loaded.tower = architecture->load_tower(loaded.config, device, loader);
+    loader.ignore("");  // the language model
+    RETURN_IF_ERROR(loader.finish());
+  }
   if (loaded.tower == nullptr)
     return Error{ErrorCode::kUnsupported,
                  folder.string() + " (" + loaded.config.architecture + ") has no encoder"};

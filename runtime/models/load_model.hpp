@@ -30,6 +30,8 @@ struct ModelLoadOptions {
   /// A shorter length that the folder asks for where max_model_len is 0; 0: it asks for none.
   std::int64_t max_text_tokens = 0;
   ParallelConfig parallel;  ///< whose slices are loaded
+  /// By headers alone: the model that is returned has no weights.
+  bool only_checks = false;
 };
 
 /// A model, the files that parts of it stay mapped from, and what was decided at load.
@@ -68,8 +70,8 @@ Result<DType> parse_dtype_name(std::string_view name);
 Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored,
                                           bool is_gguf);
 
-/// Loads the model in `folder` onto the device, which must outlive it. The configuration is judged
-/// before any weight is read.
+/// Loads the model in `folder` onto the device, which must outlive it. The configuration, and that
+/// all tensors are there in the expected shapes, is checked before any memory is taken.
 /// Errors: kUnsupported (architecture, setting, type), kCorrupt (file and tensor, expected and
 /// found shape), kNotFound, kIo, kInvalidArgument (options).
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,

@@ -32,7 +32,7 @@ Linear load_patch_embedding(WeightLoader& loader, const std::string& name,
   return Linear(loader, {part}, num_cols, config.has_patch_bias, MatrixRole::kEncoder);
 }
 
-DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const std::string& name,
+DeviceArray<float> load_positions(WeightLoader& loader, const std::string& name,
                                   const VisionConfig& config) {
   std::vector<float> rows =
       loader.rows(name + "position_embedding", config.num_rows(), config.hidden_size);
@@ -40,7 +40,7 @@ DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const st
     const std::vector<float> token = loader.values(name + "class_embedding", config.hidden_size);
     std::ranges::transform(token, rows, rows.begin(), std::plus<float>());
   }
-  return upload_weights(device, loader, std::move(rows));
+  return loader.upload(std::move(rows));
 }
 
 std::optional<LayerNorm> load_norm(bool is_there, WeightLoader& loader, const std::string& name,
@@ -58,7 +58,7 @@ VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
                                       : config.num_rows()),
       head_dim_(padded_head_dim(device, config.hidden_size / config.num_heads, loader.mode())),
       patch_embedding_(load_patch_embedding(loader, prefix + "embeddings.patch_embedding", config)),
-      positions_(load_positions(loader, device, prefix + "embeddings.", config)),
+      positions_(load_positions(loader, prefix + "embeddings.", config)),
       // The name has been misspelt since the first release.
       input_norm_(load_norm(config.norms_input, loader, prefix + "pre_layrnorm", config)),
       output_norm_(load_norm(config.norms_output, loader, prefix + "post_layernorm", config)) {
@@ -80,29 +80,24 @@ VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
             .block_size = kBlockSize,
             .num_kv_heads = config.num_heads,
             .head_dim = head_dim_};
-  const auto allocate = [&](std::int64_t num_bytes, std::string_view what) {
-    auto memory = device.allocate(static_cast<std::size_t>(num_bytes), what);
-    if (memory.ok()) return std::move(memory).value();
-    loader.fail(memory.error().code, memory.error().message);
-    return DeviceMemory();
-  };
-  cache_memory_ = allocate(num_blocks * cache_.page_stride(), "a picture's keys and values");
+  cache_memory_ = loader.allocate(num_blocks * cache_.page_stride(), "a picture's keys and values");
   cache_.data = cache_memory_.data();
-  streams_ = allocate(2 * Scratch::padded_bytes(num_rows, config.hidden_size) +
+  streams_ =
+      loader.allocate(2 * Scratch::padded_bytes(num_rows, config.hidden_size) +
                           Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())),
                       "a picture's hidden states");
   std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
   std::iota(slots.begin(), slots.end(), 0);
-  slots_ = upload_weights(device, loader, std::move(slots));
+  slots_ = loader.upload(std::move(slots));
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
-  block_table_ = upload_weights(device, loader, std::move(blocks));
+  block_table_ = loader.upload(std::move(blocks));
   const auto size = static_cast<std::int32_t>(num_rows);
   const auto part = static_cast<std::int32_t>(rows_per_part_);
   const std::int32_t last = size - static_cast<std::int32_t>(num_parts() - 1) * part;
-  sequence_ = upload_weights(device, loader, std::vector<std::int32_t>{0, part, 0, last, size});
-  span_start_loc_ = upload_weights(device, loader, std::vector<std::int32_t>{0, 1});
-  span_ = upload_weights(device, loader, std::vector<TwoWaySpan>{{0, size}});
+  sequence_ = loader.upload(std::vector<std::int32_t>{0, part, 0, last, size});
+  span_start_loc_ = loader.upload(std::vector<std::int32_t>{0, 1});
+  span_ = loader.upload(std::vector<TwoWaySpan>{{0, size}});
 }
 
 VisionTransformer::Layer VisionTransformer::load_layer(WeightLoader& loader,

@@ -90,14 +90,15 @@ std::optional<BlockGroups> common_groups(const std::vector<StoredWeight>& weight
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
                            const QuantizationConfig& stored, const ParallelConfig& parallel,
-                           LoadProgressCallback progress, PackedWeightsFile* file)
+                           LoadProgressCallback progress, PackedWeightsFile* file, LoadPass pass)
     : checkpoint_(checkpoint),
       device_(device),
       format_(format),
       stored_(stored),
       parallel_(parallel),
       progress_(std::move(progress)),
-      file_(file) {}
+      file_(file),
+      pass_(pass) {}
 
 void WeightLoader::fail(ErrorCode code, std::string message) {
   errors_.push_back({code, std::move(message)});
@@ -132,6 +133,7 @@ std::optional<std::vector<float>> WeightLoader::widen_quantized(const std::strin
     blocks = find(name + ".weight", shape);
     if (blocks == nullptr) return std::nullopt;
   }
+  if (is_check()) return std::vector<float>();
   std::vector<float> wide(static_cast<std::size_t>(shape[0] * shape[1]));
   device_.pool().parallel_for(rows.count, [&](std::int64_t i) {
     const std::int64_t row = rows.begin + i;
@@ -177,6 +179,7 @@ std::optional<StoredWeight> WeightLoader::find_rearranged(const Part& part, std:
     own.tensor.view.type = stored->view.type;
     stored_bytes = stored->view.bytes;
   }
+  if (is_check()) return StoredWeight{&own.tensor, std::nullopt};
   const auto size = static_cast<std::size_t>(type_block(own.tensor.view.type).num_bytes);
   const bool is_padded = part.row_padding.is_needed() || part.col_padding.is_needed();
   if (!is_padded && layout.col_stride == 1 && layout.row_stride == stored_cols && !wide) {
@@ -223,6 +226,7 @@ std::optional<StoredWeight> WeightLoader::find_blocks(const Part& part, std::int
   own.tensor.file = (*blocks)->file;
   own.tensor.view.type = TensorType::kMXFP4;
   own.tensor.view.shape = {part.num_rows, num_cols};
+  if (is_check()) return StoredWeight{&own.tensor, std::nullopt};
   own.bytes.resize(static_cast<std::size_t>(part.num_rows * num_blocks * (1 + kBlockBytes)));
   std::atomic<bool> has_nan = false;
   device_.pool().parallel_for(part.num_rows, [&](std::int64_t row) {
@@ -375,11 +379,12 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   if (weights.size() != parts.size() || !errors_.empty()) return matrix;
 
   matrix.spec = matrix_spec(weights, num_rows, num_cols, cols, k_shards, role);
+  if (is_check()) return matrix;
   const bool packs_groups = matrix.spec.quantized != QuantizedType::kNone;
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
   const bool is_packed = take_from_file(matrix, parts.front().name, num_bytes);
   Memory packed;
-  if (!is_packed && !allocate(packed, num_bytes)) return matrix;
+  if (!is_packed && !allocate_packed(packed, num_bytes)) return matrix;
   const bool keeps_groups = have_groups(weights);
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -405,7 +410,12 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   return matrix;
 }
 
-bool WeightLoader::allocate(Memory& memory, std::size_t num_bytes) {
+DeviceMemory WeightLoader::allocate(std::int64_t num_bytes, std::string_view what) {
+  if (is_check()) return {};
+  return value_or_fail(device_.allocate(static_cast<std::size_t>(num_bytes), what));
+}
+
+bool WeightLoader::allocate_packed(Memory& memory, std::size_t num_bytes) {
   Result<Memory> allocated = Memory::allocate(num_bytes, kWeights);
   if (!allocated.ok()) {
     errors_.push_back(allocated.error());
@@ -427,7 +437,7 @@ void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
   if (ops.compact == nullptr) return;
   const std::int64_t num_bytes = ops.compact_bytes(device_.context(), spec, packed.data());
   Memory compact;
-  if (num_bytes == 0 || !allocate(compact, static_cast<std::size_t>(num_bytes))) return;
+  if (num_bytes == 0 || !allocate_packed(compact, static_cast<std::size_t>(num_bytes))) return;
   ops.compact(device_.context(), spec, packed.data(), compact.data());
   packed = std::move(compact);
   spec.is_compact = true;
@@ -447,15 +457,11 @@ std::int32_t WeightLoader::add_adapter_target(AdapterTarget target) {
 }
 
 DeviceArray<const std::byte*> WeightLoader::addresses(std::vector<const std::byte*> weights) {
-  return value_or_fail(device_.upload(std::move(weights), kWeights));
+  return upload(std::move(weights));
 }
 
 DeviceArray<const float*> WeightLoader::addresses(std::vector<const float*> vectors) {
-  return value_or_fail(device_.upload(std::move(vectors), kWeights));
-}
-
-DeviceArray<float> WeightLoader::upload(std::vector<float> numbers) {
-  return value_or_fail(device_.upload(std::move(numbers), kWeights));
+  return upload(std::move(vectors));
 }
 
 DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
@@ -469,7 +475,7 @@ DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
     const Layout layout = part.bias_layout.value_or(Layout{.shape = {num_stored}});
     const Checkpoint::Tensor* tensor =
         find(part.name + (layout.has_suffix ? ".bias" : "_bias"), layout.shape);
-    if (tensor == nullptr) continue;
+    if (tensor == nullptr || is_check()) continue;
     std::vector<float> whole(static_cast<std::size_t>(part.num_rows));
     const TensorView flat{tensor->view.type, {tensor->view.num_elements()}, tensor->view.bytes};
     for (std::int64_t row = 0; row < num_stored; ++row)
@@ -477,11 +483,11 @@ DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
                 &whole[static_cast<std::size_t>(part.row_padding.place(row))]);
     all.insert(all.end(), whole.begin() + part.rows.begin, whole.begin() + part.rows.end());
   }
-  return value_or_fail(device_.upload(std::move(all), kWeights));
+  return upload(std::move(all));
 }
 
 DeviceArray<float> WeightLoader::vector(const std::string& name, std::int64_t size) {
-  return value_or_fail(device_.upload(values(name + ".weight", size), kWeights));
+  return upload(values(name + ".weight", size));
 }
 
 std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_rows,
@@ -489,7 +495,7 @@ std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_
   std::vector<float> values(static_cast<std::size_t>(num_rows * num_cols));
   const std::int64_t shape[] = {num_rows, num_cols};
   const Checkpoint::Tensor* tensor = find(name + ".weight", shape);
-  for (std::int64_t row = 0; tensor != nullptr && row < num_rows; ++row)
+  for (std::int64_t row = 0; tensor != nullptr && !is_check() && row < num_rows; ++row)
     widen_row(tensor->view, row, 0, num_cols, values.data() + row * num_cols);
   return values;
 }
@@ -503,7 +509,7 @@ std::vector<float> WeightLoader::values(const std::string& name,
   std::int64_t size = 1;
   for (const std::int64_t extent : shape) size *= extent;
   std::vector<float> values(static_cast<std::size_t>(size));
-  if (const Checkpoint::Tensor* tensor = find(name, shape); tensor != nullptr)
+  if (const Checkpoint::Tensor* tensor = find(name, shape); tensor != nullptr && !is_check())
     widen_row(tensor->view, 0, 0, size, values.data());
   return values;
 }
@@ -517,14 +523,14 @@ std::vector<std::int64_t> WeightLoader::integers(const std::string& name, std::i
     return integers;
   }
   used_.insert(name);
+  if (is_check()) return integers;
   std::memcpy(integers.data(), (*tensor)->view.bytes.data(), (*tensor)->view.bytes.size());
   return integers;
 }
 
 DeviceArray<float> WeightLoader::elements(const std::string& name, std::int64_t size, Slice slice) {
   const std::vector<float> all = values(name, size);
-  return value_or_fail(device_.upload(
-      std::vector<float>(all.begin() + slice.begin, all.begin() + slice.end()), kWeights));
+  return upload(std::vector<float>(all.begin() + slice.begin, all.begin() + slice.end()));
 }
 
 EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_rows,
@@ -535,7 +541,7 @@ EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_row
   if (tensor == nullptr) return table;
   table.stored = &tensor->view;
   const bool is_read_by_host = device_.is_host() || is_block_type(tensor->view.type);
-  if (parallel_.is_first_stage() && !is_read_by_host)
+  if (parallel_.is_first_stage() && !is_read_by_host && !is_check())
     table.copy = value_or_fail(device_.upload_copy(tensor->view.bytes, kWeights));
   return table;
 }
@@ -544,8 +550,9 @@ std::shared_ptr<const RopeTables> WeightLoader::rope_tables(const RopeConfig& co
                                                             std::int64_t head_dim,
                                                             std::int64_t num_positions) {
   constexpr std::string_view kWhat = "the tables of the rotary embedding";
-  RotaryEmbedding rope(config, head_dim, num_positions);
   auto tables = std::make_shared<RopeTables>();
+  if (is_check()) return tables;
+  RotaryEmbedding rope(config, head_dim, num_positions);
   tables->rotary_dim = rope.rotary_dim();
   tables->style = config.pairs_neighbours ? RopeStyle::kInterleaved : RopeStyle::kNeox;
   tables->cos = value_or_fail(device_.upload(std::move(rope).cos(), kWhat));
@@ -557,7 +564,7 @@ bool WeightLoader::are_equal(const std::string& a, const std::string& b) const {
   const TensorView& left = checkpoint_.find(a)->view;
   const TensorView& right = checkpoint_.find(b)->view;
   return left.type == right.type && left.shape == right.shape &&
-         std::ranges::equal(left.bytes, right.bytes);
+         (is_check() || std::ranges::equal(left.bytes, right.bytes));
 }
 
 void WeightLoader::ignore(std::string_view prefix) {
@@ -571,7 +578,7 @@ Result<void> WeightLoader::check_unused() const {
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     if (used_.contains(name)) continue;
     if (!checkpoint_.is_gguf()) {
-      if (!is_activation_scale(name))
+      if (!is_check() && !is_activation_scale(name))
         log_warning("weight not used", kv("tensor", name), kv("file", tensor.file));
     } else if (++num_unused <= kMaxErrors) {
       names += (names.empty() ? "" : ", ") + tensor.file + ": \"" + tensor.name_in_file + "\"";

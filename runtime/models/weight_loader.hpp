@@ -77,6 +77,10 @@ enum class MatrixRole : std::uint8_t {
   kEncoder,  ///< of pictures: not quantised here
 };
 
+/// A model is made twice: first of weights that are only checked, by the headers of its files, so
+/// that a wrong one is an error before memory is taken.
+enum class LoadPass : std::uint8_t { kCheck, kLoad };
+
 /// Loads and packs one model's weights. Errors stick: the first ones are collected, later calls
 /// return empty weights, and finish() reports. So the code of a model names its weights one after
 /// the other and asks once.
@@ -87,13 +91,17 @@ enum class MatrixRole : std::uint8_t {
 /// that no one asked for are named in a warning, as transformers does it: published checkpoints
 /// carry left-over buffers. Those of a GGUF file are an error, as in llama.cpp. Weights are packed
 /// in the host's memory, and copied where the device has its own.
+///
+/// With LoadPass::kCheck all of that is found out, and no weight is read: matrices and arrays have
+/// no memory, numbers are 0.
 class WeightLoader {
  public:
   /// `parallel` says which rank loads; models ask for its slices. `file`, or null: where matrices
   /// are taken from, or put for the next time; it outlives them.
   WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
                const QuantizationConfig& stored, const ParallelConfig& parallel,
-               LoadProgressCallback progress, PackedWeightsFile* file = nullptr);
+               LoadProgressCallback progress, PackedWeightsFile* file = nullptr,
+               LoadPass pass = LoadPass::kLoad);
 
   [[nodiscard]] const ParallelConfig& parallel() const noexcept { return parallel_; }
   [[nodiscard]] ComputeMode mode() const noexcept { return format_.mode; }
@@ -183,7 +191,16 @@ class WeightLoader {
   DeviceArray<const std::byte*> addresses(std::vector<const std::byte*> weights);
   DeviceArray<const float*> addresses(std::vector<const float*> vectors);
   /// Numbers that are computed, where kernels read them.
-  DeviceArray<float> upload(std::vector<float> numbers);
+  template <class T>
+  DeviceArray<T> upload(std::vector<T> numbers) {
+    if (is_check()) return {};
+    Result<DeviceArray<T>> uploaded = device_.upload(std::move(numbers), "weights");
+    if (uploaded.ok()) return std::move(uploaded).value();
+    fail(uploaded.error().code, uploaded.error().message);
+    return {};
+  }
+  /// Memory that a part of the model keeps for itself; `what` names the purpose in errors.
+  DeviceMemory allocate(std::int64_t num_bytes, std::string_view what);
   /// Records an error, which finish() returns.
   void fail(ErrorCode code, std::string message);
   [[nodiscard]] const Device& device() const noexcept { return device_; }
@@ -191,7 +208,9 @@ class WeightLoader {
   [[nodiscard]] bool has(const std::string& tensor) const {
     return checkpoint_.find(tensor) != nullptr;
   }
-  /// Two tensors that are there: the same numbers, stored in the same way?
+  [[nodiscard]] bool is_check() const noexcept { return pass_ == LoadPass::kCheck; }
+  /// Two tensors that are there: the same numbers, stored in the same way? In a check alone, could
+  /// they be?
   [[nodiscard]] bool are_equal(const std::string& a, const std::string& b) const;
   /// Tensors whose names start so are known and not used (a picture encoder, say).
   void ignore(std::string_view prefix);
@@ -211,7 +230,7 @@ class WeightLoader {
   bool take_from_file(PackedMatrix& matrix, std::string_view name, std::size_t num_bytes);
   void give_up_file(const Error& error);
   /// False (and an error is recorded) unless there is so much memory.
-  bool allocate(Memory& memory, std::size_t num_bytes);
+  bool allocate_packed(Memory& memory, std::size_t num_bytes);
   /// The value; one without anything (and an error is recorded) if there is none.
   template <class T>
   T value_or_fail(Result<T> result);
@@ -242,6 +261,7 @@ class WeightLoader {
   ParallelConfig parallel_;
   LoadProgressCallback progress_;
   PackedWeightsFile* file_;  ///< null: none, or no longer
+  LoadPass pass_;
   std::set<std::string, std::less<>> used_;
   struct Rearranged {
     Checkpoint::Tensor tensor;

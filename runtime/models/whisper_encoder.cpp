@@ -48,8 +48,8 @@ WhisperEncoder::WhisperEncoder(WeightLoader& loader, Device& device, const std::
       config_(config),
       conv1_(load_convolution(loader, prefix + "conv1", config.num_mels, hidden_size)),
       conv2_(load_convolution(loader, prefix + "conv2", hidden_size, hidden_size)),
-      positions_(upload_weights(
-          device, loader, loader.rows(prefix + "embed_positions", config.num_rows, hidden_size))),
+      positions_(
+          loader.upload(loader.rows(prefix + "embed_positions", config.num_rows, hidden_size))),
       layers_(loader, device, prefix + "layers.",
               {.hidden_size = hidden_size,
                .intermediate_size = config.intermediate_size,

@@ -20,9 +20,9 @@ bool keeps_all_blocks(const Model& model, const WorkerOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& options, Device& device,
-                                                     LoadedModel& target,
-                                                     const LoadProgressCallback& progress) {
+Result<LoadedDraftHead> DraftModel::load_layers(const WorkerOptions& options, Device& device,
+                                                LoadedModel& target, bool only_checks,
+                                                const LoadProgressCallback& progress) {
   const SpeculativeDecoding& speculative = options.speculative;
   const std::string& folder =
       speculative.draft_model.empty() ? options.model : speculative.draft_model;
@@ -39,7 +39,8 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
                         .quantization = speculative.draft_quantization,
                         .packed_weights_dir = options.packed_weights_dir,
                         .max_model_len = max_model_len,
-                        .parallel = options.parallel};
+                        .parallel = options.parallel,
+                        .only_checks = only_checks};
   LoadedDraftHead loaded;
   Result<void> done;
   if (speculative.has_draft_head()) {
@@ -66,6 +67,19 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   if (loaded.head == nullptr && model.vocab_size() != target.model->vocab_size())
     return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
                   " tokens, the model's has " + std::to_string(target.model->vocab_size()));
+  return loaded;
+}
+
+Result<void> DraftModel::check(const WorkerOptions& options, Device& device, LoadedModel& target) {
+  const auto layers = load_layers(options, device, target, /*only_checks=*/true, {});
+  return layers.ok() ? Result<void>() : layers.error();
+}
+
+Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& options, Device& device,
+                                                     LoadedModel& target,
+                                                     const LoadProgressCallback& progress) {
+  ASSIGN_OR_RETURN(LoadedDraftHead loaded,
+                   load_layers(options, device, target, /*only_checks=*/false, progress));
   if (loaded.head != nullptr && loaded.head->takes_layer_inputs())
     RETURN_IF_ERROR(target.model->keep_layer_inputs(loaded.head->input_layers()));
   std::unique_ptr<DraftModel> draft(

@@ -51,6 +51,10 @@ class DraftModel {
                                                   LoadedModel& target,
                                                   const LoadProgressCallback& progress);
 
+  /// Whether load() will find what it needs, by the headers of files: before memory is taken for
+  /// `target`, which has been checked alone. Errors: those of load().
+  static Result<void> check(const WorkerOptions& options, Device& device, LoadedModel& target);
+
   /// On stages before the last: `target` is to hand on the inputs of its layers that a draft head
   /// takes. Errors: those of load_draft_head_config. Pre: `target` has not been reserved.
   static Result<void> prepare_stage(const WorkerOptions& options, LoadedModel& target);
@@ -88,6 +92,10 @@ class DraftModel {
 
   DraftModel(const WorkerOptions& options, Device& device, LoadedModel loaded, DraftHead* head)
       : options_(options), device_(device), loaded_(std::move(loaded)), head_(head) {}
+  /// The draft model or head, not yet reserved.
+  static Result<LoadedDraftHead> load_layers(const WorkerOptions& options, Device& device,
+                                             LoadedModel& target, bool only_checks,
+                                             const LoadProgressCallback& progress);
   Result<void> reserve_memory(std::int64_t vocab_size);
   /// The tokens that the step has made certain, as far as there are slots.
   void add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,

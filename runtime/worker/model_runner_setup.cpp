@@ -112,15 +112,22 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
   if (options.runner != "generate") {
     ASSIGN_OR_RETURN(max_text_tokens, load_max_text_tokens(options.model));
   }
-  ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
-                                                  {.dtype = options.dtype,
-                                                   .quantization = options.quantization,
-                                                   .packed_weights_dir = options.packed_weights_dir,
-                                                   .mmproj = options.mmproj,
-                                                   .max_model_len = options.max_model_len,
-                                                   .max_text_tokens = max_text_tokens,
-                                                   .parallel = options.parallel},
-                                                  progress));
+  ModelLoadOptions load{.dtype = options.dtype,
+                        .quantization = options.quantization,
+                        .packed_weights_dir = options.packed_weights_dir,
+                        .mmproj = options.mmproj,
+                        .max_model_len = options.max_model_len,
+                        .max_text_tokens = max_text_tokens,
+                        .parallel = options.parallel};
+  const bool has_draft_layers =
+      options.speculative.has_draft_layers() && options.parallel.is_last_stage();
+  if (has_draft_layers) {  // found wrong before the model's memory is taken
+    load.only_checks = true;
+    ASSIGN_OR_RETURN(LoadedModel checked, load_model(options.model, *device, load, {}));
+    RETURN_IF_ERROR(DraftModel::check(options, *device, checked));
+    load.only_checks = false;
+  }
+  ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device, load, progress));
   const bool is_encoder = loaded.model->is_encoder();
   const ModelTask task = loaded.config.task;
   if (task == ModelTask::kEmbed && !is_encoder && options.runner == "generate")
@@ -142,7 +149,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
   const auto cache_dtype =
       parse_kv_cache_dtype(runner->options_.kv_cache_dtype, runner->loaded_.dtype);
   if (!cache_dtype.ok()) return cache_dtype.error();
-  if (options.speculative.has_draft_layers() && options.parallel.is_last_stage()) {
+  if (has_draft_layers) {
     ASSIGN_OR_RETURN(runner->draft_model_,
                      DraftModel::load(options, *runner->device_, runner->loaded_, progress));
   }

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import signal
 import tempfile
+import threading
 import unittest
 import urllib.error
 import urllib.request
@@ -176,6 +177,27 @@ class Adapters(unittest.TestCase):
             wait_until(lambda: "dropped" not in cards(server), "the adapter to be gone")
             self.assertEqual(server.stop()[0], 0)
 
+    def settle(self, server, path, body, settled):
+        """Asks until it is done. While processes are killed a request may be answered with an error and take effect all the
+        same: then the next answer is `settled`."""
+        answers = []
+
+        def is_done():
+            answers.append(post(server, path, body))
+            return answers[-1][0] in (200, settled)
+        wait_until(is_done, f"{path}: {answers[-1:]}")
+
+    def load_and_unload(self, server, name, killed):
+        """An adapter comes and goes, with PEFT's tokens each time, until after the kill."""
+        prompt, expected = (GOLDENS["llama_head"][key][2] for key in ("prompts", "greedy"))
+        is_last = False
+        while not is_last:
+            is_last = killed.is_set()
+            self.settle(server, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(FOLDERS["llama_head"])}, 400)
+            self.assertEqual(tokens(server, name, prompt), expected)
+            self.settle(server, "/v1/unload_lora_adapter", {"lora_name": name}, 404)
+            self.assertEqual(post(server, "/v1/completions", {"model": name, "prompt": prompt})[0], 404)
+
     def test_killed_processes_come_back_with_their_adapters_and_streams_go_on(self):
         jobs = [(name, prompt) for name in NAMES for prompt in GOLDENS[name]["prompts"][2:]]
         with Server(*OPTIONS, "--config-file", str(ROOT / "configs" / "multi-process.conf"), "--keep-alive",
@@ -185,14 +207,18 @@ class Adapters(unittest.TestCase):
                     "lora_name": name, "lora_path": str(FOLDERS[name])})[0], 200)
             expected = [tokens(server, name, prompt, 120) for name, prompt in jobs]
             for victim in ("worker-0", "core", "supervisor"):
-                with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+                with concurrent.futures.ThreadPoolExecutor(len(jobs) + 1) as pool:
                     running = []
                     streams = [pool.submit(stream, server, name, prompt, 120, lambda: running.append(1)) for name, prompt in jobs]
+                    killed = threading.Event()
+                    churn = pool.submit(self.load_and_unload, server, f"comes-and-goes-{victim}", killed)
                     wait_until(lambda: running, "a stream")
                     back = "engine ready" if victim == "supervisor" else "engine restarted"
                     ready = server.log().count(back)
                     os.kill(server.supervisor() if victim == "supervisor" else server.nodes()[victim], signal.SIGKILL)
+                    killed.set()
                     self.assertEqual([each.result() for each in streams], expected, victim)
+                    churn.result()
                 wait_until(lambda: server.log().count(back) > ready, "the engine")
             front = server.nodes()["front"]
             os.kill(front, signal.SIGKILL)

@@ -392,6 +392,15 @@ BOOST_AUTO_TEST_CASE(what_cannot_draft_for_a_model_is_refused) {
              "draft head " + deepseek +
                  ": config.json: num_nextn_predict_layers is 0: the model has no layers for method "
                  "\"mtp\"");
+  const TargetFolder several(kGoldenHeads[2]);
+  const fs::path config_path = fs::path(several.path()) / "config.json";
+  json config = read_json_file(config_path);
+  config["num_nextn_predict_layers"] = 2;
+  std::ofstream(config_path) << config.dump();
+  BOOST_TEST(refusal(several.path(), {.num_draft_tokens = 2, .draft_head = DraftHeadKind::kMtp}) ==
+             "draft head " + several.path() +
+                 ": config.json: num_nextn_predict_layers is 2: method \"mtp\" is supported for "
+                 "one layer, as each of several makes its own draft");
   const std::string mamba = (kModelsOfHeads / "mamba2").string();
   BOOST_TEST(refusal(mamba, {.num_draft_tokens = 2, .draft_model = mamba}) ==
              "draft model " + mamba +
