@@ -82,12 +82,11 @@ std::vector<SchedulerActor> schedulers_of(const RouterState& router, bool ready_
 }
 
 /// Asks the Schedulers of all groups; when each has answered, or has ended, `join` makes one answer
-/// of theirs.
+/// of theirs, which `promise` gets. Returned, so that other actors can be asked, too.
 template <class Answer, class Question>
-caf::result<Answer> ask_groups(Self self, const Question& question,
-                               Answer (*join)(const std::vector<Answer>&),
-                               const std::vector<InputProcessorActor>& input_processors = {}) {
-  auto promise = self->make_response_promise<Answer>();
+std::shared_ptr<Gathered<Answer>> ask_groups(Self self, const Question& question,
+                                             caf::typed_response_promise<Answer> promise,
+                                             Answer (*join)(const std::vector<Answer>&)) {
   const std::vector<SchedulerActor> schedulers = schedulers_of(state(self), /*ready_only=*/false);
   if (schedulers.empty()) promise.deliver(exit_reason_of("no group is ready"));
   const auto gathered = std::make_shared<Gathered<Answer>>();
@@ -100,9 +99,14 @@ caf::result<Answer> ask_groups(Self self, const Question& question,
     }
   };
   for (const SchedulerActor& scheduler : schedulers) ask_one(self, scheduler, question, gathered);
-  if constexpr (std::is_same_v<Question, ResetCaches>)
-    for (const InputProcessorActor& actor : input_processors)
-      ask_one(self, actor, question, gathered);
+  return gathered;
+}
+
+template <class Answer, class Question>
+caf::result<Answer> answer_of_groups(Self self, const Question& question,
+                                     Answer (*join)(const std::vector<Answer>&)) {
+  auto promise = self->make_response_promise<Answer>();
+  ask_groups(self, question, promise, join);
   return promise;
 }
 
@@ -230,31 +234,32 @@ void try_waiting_renders(Self self) {
 }
 
 caf::result<CachesReset> reset_caches(Self self, const ResetCaches& what) {
-  std::vector<InputProcessorActor> input_processors;
+  auto promise = self->make_response_promise<CachesReset>();
+  const auto gathered = ask_groups(self, what, promise, join_resets);
   for (const std::optional<EngineLink>& link : state(self).groups) {
-    if (link && what.mm_cache)
-      input_processors.insert(input_processors.end(), link->input_processors.begin(),
-                              link->input_processors.end());
+    if (!link || !what.mm_cache) continue;
+    for (const InputProcessorActor& actor : link->input_processors)
+      ask_one(self, actor, what, gathered);
   }
-  return ask_groups<CachesReset>(self, what, join_resets, input_processors);
+  return promise;
 }
 
 caf::result<CacheMoved> move_cache(Self self, const MoveCache& what) {
-  return ask_groups<CacheMoved>(self, what, join_moves);
+  return answer_of_groups(self, what, join_moves);
 }
 
 caf::result<PauseStatus> pause(Self self, const PauseScheduler& what) {
   state(self).paused = what.mode;
-  return ask_groups<PauseStatus>(self, what, join_pauses);
+  return answer_of_groups(self, what, join_pauses);
 }
 
 caf::result<PauseStatus> resume(Self self, const ResumeScheduler& what) {
   state(self).paused.reset();
-  return ask_groups<PauseStatus>(self, what, join_pauses);
+  return answer_of_groups(self, what, join_pauses);
 }
 
 caf::result<PauseStatus> ask_paused(Self self, const AskPaused& what) {
-  return ask_groups<PauseStatus>(self, what, join_pauses);
+  return answer_of_groups(self, what, join_pauses);
 }
 
 void pause_again(Self self, const EngineLink& engine) {

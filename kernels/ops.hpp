@@ -30,8 +30,8 @@ struct OpContext {
 
 enum class ComputeMode : std::uint8_t {
   kF32,   ///< weights widened exactly, f32 multiply and add
-  kBF16,  ///< as kF32, but bf16 weights use a bf16 matrix unit where the backend has one:
-          ///< activations are rounded to bf16 on their way into it, sums stay f32
+  kBF16,  ///< as kF32, but bf16 weights use the backend's bf16 matrix unit if it has one:
+          ///< activations are rounded to bf16, accumulation is f32
 };
 
 /// Integer-quantised weights, in groups along K (of each of k_shards parts; the last group of a
@@ -56,10 +56,10 @@ struct WeightSpec {
   /// layers use 4, so that 1, 2 and 4 tensor-parallel workers add the same numbers in the same
   /// order: a worker that holds 4 / T of the parts computes one subtree.
   std::int32_t k_shards = 1;
-  /// If not kNone, `type` and `mode` are ignored. With integers, activations are quantised, too,
-  /// separately for each group of a row, symmetric to 8 bits; sums within a group are exact, and
-  /// groups are added in order, so that all instruction sets compute the same bits. Numbers of
-  /// kFp4 are widened, and multiplied as wide ones in mode kF32 are, to the same bits.
+  /// If not kNone, `type` and `mode` are ignored. With integer weights, activations are quantised
+  /// as well: per group of a row, symmetric, 8 bits. Sums within a group are exact, and groups are
+  /// added in order, so that all instruction sets compute the same bits. kFp4 weights are
+  /// dequantised and then computed as in mode kF32.
   QuantizedType quantized = QuantizedType::kNone;
   std::int32_t group_size = 0;  ///< kInt8: a multiple of 16 up to 16384; kInt4: of 32; kFp4: any
   bool has_minimums = false;
@@ -116,7 +116,7 @@ struct SwishClamp {
   float limit = 0.0f;
 };
 
-/// x times the normal distribution's share below x (GELU, arXiv 1606.08415), or what comes near it.
+/// GELU (arXiv 1606.08415): x times the standard normal CDF of x, or an approximation.
 enum class Gelu : std::uint8_t {
   kErf,      ///< x / 2 (1 + erf(x / sqrt(2)))
   kTanh,     ///< Activation::kGeluTanh
@@ -138,31 +138,31 @@ struct GatedMlpArgs {
   PackedWeight down;                 ///< [N, I]
   const float* down_bias = nullptr;  ///< [N], or none
   Matrix out;                        ///< [M, N]
-  /// What adapters add to the first two products, before the activation: [M, 2 I], the gates first.
-  /// Without data: nothing.
+  /// The LoRA update of the gate and up projections, added before the activation: [M, 2 I], the
+  /// gate first. Without data: none.
   ConstMatrix gate_up_update = {};
-  /// Where act(x gate^T) * (x up^T) is left as well, unrounded: [M, I]. Without data: nowhere.
+  /// Also receives act(x gate^T) * (x up^T), unrounded: [M, I]. Without data: not stored.
   Matrix hidden = {};
 };
 
-/// B of one of the matrices that an AdapterWeight stands for, transposed, and its place.
+/// The B matrix, transposed, of one of the projections of an AdapterWeight, and its offsets.
 struct AdapterPiece {
   const void* b = nullptr;      ///< [rank, num_cols]
-  std::int32_t first_rank = 0;  ///< its rows of AdapterWeight::a begin here
-  std::int32_t rank = 0;        ///< at most as many as up to the next piece
-  std::int64_t first_col = 0;   ///< of the product
+  std::int32_t first_rank = 0;  ///< its first row in AdapterWeight::a
+  std::int32_t rank = 0;        ///< at most up to the next piece's first_rank
+  std::int64_t first_col = 0;   ///< in the output
   std::int64_t num_cols = 0;
   float scaling = 1;
 };
 
 /// The low-rank update of a weight matrix by an adapter (LoRA, arXiv 2106.09685): x W^T becomes
-/// x W^T + scaling (x A^T) B^T. Where W is several matrices under each other, so is A, and each has
-/// a piece.
+/// x W^T + scaling (x A^T) B^T. If W stacks several projections, A stacks theirs, and each has a
+/// piece.
 struct AdapterWeight {
   static constexpr std::int32_t kMaxPieces = 3;
   static constexpr std::int32_t kRankStep = 4;  ///< of first_rank and num_ranks
 
-  const void* a = nullptr;  ///< [num_ranks, K], filled up with zeros; null: nothing is updated
+  const void* a = nullptr;  ///< [num_ranks, K], zero-padded; null: no update
   std::int32_t num_ranks = 0;
   std::int32_t num_pieces = 0;
   AdapterPiece pieces[kMaxPieces];
@@ -170,7 +170,7 @@ struct AdapterWeight {
 
 /// The rows of a step that adapters apply to, sorted by adapter.
 struct AdapterRows {
-  const AdapterWeight* const* adapters = nullptr;  ///< [num_adapters]: of each, by target
+  const AdapterWeight* const* adapters = nullptr;  ///< [num_adapters]: weights by target
   const std::int32_t* first_row = nullptr;         ///< [num_adapters + 1], in the next two
   const std::int32_t* rows = nullptr;              ///< [num_rows]: of x and of the product
   const std::int32_t* adapter_of_row = nullptr;    ///< [num_rows]
@@ -178,16 +178,16 @@ struct AdapterRows {
   std::int64_t num_rows = 0;
 };
 
-/// out[i] = x[rows[i]] A^T, with the adapter of row i. The columns of x are k_shards equal parts,
-/// whose sums are added as a tree (WeightSpec::k_shards); each is computed element by element in an
-/// order that depends on its length only.
+/// out[i] = x[rows[i]] A^T, with the adapter of row i. The columns of x are split into k_shards
+/// equal parts, whose partial sums are added as a tree (WeightSpec::k_shards); the summation order
+/// in a part depends on its length only.
 struct AdapterShrinkArgs {
   ConstMatrix x;  ///< [M, K]
   AdapterRows rows;
   std::int32_t target = 0;               ///< AdapterRows::adapters[i][target] is the weight
   ElementType type = ElementType::kF32;  ///< of A and B
   std::int32_t k_shards = 1;             ///< 1, 2 or 4
-  Matrix out;  ///< [num_rows, the most num_ranks]; what is behind an adapter's own is left
+  Matrix out;  ///< [num_rows, max num_ranks]; columns beyond an adapter's rank are unchanged
 };
 
 /// out[rows[i]] += scaling x[i] B^T, piece by piece, with the adapter of row i; summed over the
@@ -200,30 +200,30 @@ struct AdapterExpandArgs {
   Matrix out;  ///< [M, N], in place
 };
 
-/// How a router's logits become experts and their weights.
+/// How a router's logits select experts and their weights (top-k routing).
 struct ExpertRouting {
   std::int64_t num_chosen = 0;  ///< for each token
-  /// Scores are sigmoid(logit), each by itself; else the softmax over all experts.
+  /// Scores are sigmoid(logit) per expert; otherwise the softmax over all experts.
   bool is_sigmoid = false;
   /// The weights are divided by their sum: for softmax, it is over the chosen experts alone.
   bool normalises_weights = false;
-  float weight_scale = 1.0f;  ///< of the weights behind that
-  /// Tokens' rows are multiplied by the weights before they enter the experts; what comes out is
-  /// added as it is (Llama 4).
+  float weight_scale = 1.0f;  ///< then they are multiplied by it
+  /// The experts' inputs are multiplied by the weights, and their outputs are added unweighted
+  /// (Llama 4).
   bool scales_input = false;
-  /// num_groups > 1: experts are chosen from the num_chosen_groups groups, of equal numbers of
-  /// neighbours, whose best scores (the sums of their two best, with sums_two_best) are the largest
-  /// (DeepSeek-V2, arXiv 2405.04434; V3, arXiv 2412.19437).
+  /// num_groups > 1: group-limited routing. The experts form num_groups equal groups of consecutive
+  /// ones, and are chosen from the num_chosen_groups groups with the largest best score, or sum of
+  /// the two best (sums_two_best): DeepSeek-V2, arXiv 2405.04434; V3, arXiv 2412.19437.
   std::int64_t num_groups = 1;
   std::int64_t num_chosen_groups = 1;
   bool sums_two_best = false;
-  /// [num_experts], added to the scores by which groups and experts are chosen, not to weights; or
-  /// none.
+  /// [num_experts], or none: a correction bias on the scores for the choice of groups and experts;
+  /// the weights do not include it.
   const float* choice_bias = nullptr;
 };
 
-/// Chooses for each token the num_chosen experts with the largest scores, of equal ones the first,
-/// and their weights (ExpertRouting). A pair is a token and one of its experts; pairs are
+/// Chooses for each token the num_chosen experts with the largest scores (on ties the first) and
+/// their weights (ExpertRouting). A pair is a token and one of its experts; pairs are
 /// sorted by expert, then by token. Pre: num_chosen <= kMaxChosenExperts, and no more than the
 /// experts of the chosen groups; num_groups <= kMaxExpertGroups.
 struct RouteExpertsArgs {
@@ -232,15 +232,15 @@ struct RouteExpertsArgs {
   std::int32_t* experts = nullptr;     ///< [num_tokens, num_chosen], ascending
   float* weights = nullptr;            ///< [num_tokens, num_chosen], in that order
   float* pair_weights = nullptr;       ///< [num_tokens * num_chosen]: of each pair
-  std::int32_t* pairs = nullptr;       ///< [num_tokens, num_chosen]: the numbers of these pairs
-  std::int32_t* first_pair = nullptr;  ///< [num_experts + 1]: of each expert
+  std::int32_t* pairs = nullptr;       ///< [num_tokens, num_chosen]: the pair indices
+  std::int32_t* first_pair = nullptr;  ///< [num_experts + 1]: offsets of the experts
   std::int32_t* tokens = nullptr;      ///< [num_tokens * num_chosen]: of each pair
 };
 inline constexpr std::int64_t kMaxChosenExperts = 32;
 inline constexpr std::int64_t kMaxExpertGroups = 64;
 
 /// out[p] = the gated MLP of pair p's expert (GatedMlpArgs, without down_bias) for row tokens[p] of
-/// x. The experts' weights have the same format. Rows of experts without weights stay as they are.
+/// x. All experts' weights have the same format. Rows of experts without weights are unchanged.
 struct ExpertsMlpArgs {
   ConstMatrix x;  ///< [num_tokens, K]
   WeightSpec gate_up;
@@ -283,7 +283,7 @@ struct GatherRowsArgs {
   Matrix out;
 };
 
-/// out[to[i]] = x[from[i]], i < count; the other rows stay as they are. from: each in [0,
+/// out[to[i]] = x[from[i]], i < count; the other rows are unchanged. from: each in [0,
 /// x.num_rows); to: each in [0, out.num_rows), none twice.
 struct CopyRowsArgs {
   ConstMatrix x;
@@ -344,21 +344,21 @@ struct AddRmsNormArgs {
 
 /// out = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias per row of s = x + residual
 /// (LayerNorm, arXiv 1607.06450). weight, bias: [C]. `out` may be x or residual; so may `sum`,
-/// where s is left, but it is not `out`.
+/// which receives s, but it must not alias `out`.
 struct AddLayerNormArgs {
   ConstMatrix x;
   ConstMatrix residual;
   const float* weight = nullptr;
   const float* bias = nullptr;
   float eps = 1e-12f;
-  Matrix sum = {};  ///< without data: s is not left anywhere
+  Matrix sum = {};  ///< without data: s is not stored
   Matrix out;
 };
 
-/// Where a step finds the states of its sequences and leaves them: that of block b in the page at
-/// data + b * page_bytes. The tokens of sequence s are rows query_start_loc[s] ..
-/// query_start_loc[s + 1] - 1. Block 0 is none: of `before`, the sequence begins there; of `after`,
-/// the state behind that token is not kept. A block may stand in both: it is read first.
+/// The recurrent states that a step reads and writes: the state of block b is the page at data +
+/// b * page_bytes. The tokens of sequence s are rows query_start_loc[s] .. query_start_loc[s + 1] -
+/// 1. Block 0 means none: in `before`, the sequence starts with a zero state; in `after`, the state
+/// after that token is not stored. A block in both is read before it is written.
 struct StateSlots {
   std::byte* data = nullptr;
   std::int64_t page_bytes = 0;
@@ -386,8 +386,8 @@ inline constexpr std::int64_t kMaxConvWidth = 8;
 /// f32 [H, N, P]. With d = clamp(softplus(dt[t] + dt_bias), min_dt, max_dt), token after token:
 ///   state[n, p] = state[n, p] exp(d a) + d x[t, p] b[t, n]
 ///   out[t, p] = skip x[t, p] + sum_n state[n, p] c[t, n], added in this order.
-/// Not in chunks, as on matrix units: so the bits are the same however steps cut a sequence, and a
-/// CPU multiplies no more. Group g of b and c serves the heads g * H / G .. (g + 1) * H / G - 1.
+/// A sequential scan, not chunks for matrix units: the bits do not depend on how steps split a
+/// sequence. Group g of b and c serves the heads g * H / G .. (g + 1) * H / G - 1.
 struct StateScanArgs {
   ConstHeads x;                    ///< [num_tokens, H, P]
   ConstHeads b;                    ///< [num_tokens, G, N]
@@ -400,20 +400,20 @@ struct StateScanArgs {
   float min_dt = 0.0f;
   float max_dt = __builtin_huge_valf();
   StateSlots states;
-  Heads out;  ///< as x, which it is not
+  Heads out;  ///< as x; does not alias it
 };
 
-/// x *= silu(gate), unless there is no gate; then squares[t, i] = the sum of x^2 over the i-th of
-/// `squares.num_cols` equal parts of a row, unless these are not asked for.
+/// x *= silu(gate), if there is a gate; then, if requested, squares[t, i] = the sum of x^2 over the
+/// i-th of `squares.num_cols` equal parts of a row.
 struct GateArgs {
   Matrix x;          ///< [M, C], in place
   ConstMatrix gate;  ///< as x; without data: none
   Matrix squares;    ///< without data: none
 };
 
-/// RMSNorm (RmsNormArgs) of each of num_groups equal parts of a row that has more columns than
-/// these C, then times silu(gate), unless there is no gate. The row's squares are given in equal
-/// parts, which are added in order; x has its columns from first_col on.
+/// Grouped RMSNorm (RmsNormArgs) with num_groups groups, then times silu(gate), if there is a gate.
+/// x is a shard of the row, C columns from first_col on; `squares` holds the sums of squares of the
+/// whole row in equal parts, which are added in order.
 struct GroupNormArgs {
   Matrix x;             ///< [M, C], in place
   ConstMatrix squares;  ///< [M, a multiple of num_groups]: as GateArgs
@@ -460,8 +460,8 @@ struct RopeAndWriteKvArgs {
   KvCacheView cache;
 };
 
-/// Positions [begin, end) of a sequence whose tokens see each other, also those behind them: the
-/// tokens of one picture.
+/// Positions [begin, end) of a sequence whose tokens attend to each other bidirectionally: the
+/// tokens of one image.
 struct TwoWaySpan {
   std::int32_t begin = 0;
   std::int32_t end = 0;
@@ -469,8 +469,8 @@ struct TwoWaySpan {
 };
 
 /// out[t] = softmax(q[t] k^T * scale) v over the pages of t's sequence (PagedAttention, arXiv
-/// 2309.06180, section 4.1), causal but for two-way spans, for a batch that mixes prefill and
-/// decode.
+/// 2309.06180, section 4.1), causal except within bidirectional spans, for a batch that mixes
+/// prefill and decode.
 /// The queries of sequence s are rows query_start_loc[s] .. query_start_loc[s + 1] - 1 of q and are
 /// its last tokens: the last one is at position seq_lens[s] - 1; there may be none. KV head h
 /// serves the query heads h * G .. h * G + G - 1, G = num_heads / num_kv_heads.
@@ -493,17 +493,17 @@ struct AttentionArgs {
   /// counted from position 0.
   std::int32_t local_chunk = 0;
   float logit_softcap = 0.0f;  ///< c > 0: scores become c tanh(score / c)
-  /// [num_heads], or none: of each head the score of one more key, whose value is 0 (gpt-oss).
+  /// [num_heads], or none: attention sinks, per head the score of a key with value 0 (gpt-oss).
   const float* sinks = nullptr;
-  /// Of sequence s the spans span_start_loc[s] .. span_start_loc[s + 1] - 1, in order, none
-  /// overlapping. A token in one sees all of it, beside what it sees anyway: a window does not cut
-  /// a span. Null: there are none.
+  /// Sequence s has the spans span_start_loc[s] .. span_start_loc[s + 1] - 1, sorted, disjoint. A
+  /// token in a span attends to all of it in addition to its causal (windowed) range. Null: there
+  /// are no spans.
   const TwoWaySpan* two_way_spans = nullptr;
   const std::int32_t* span_start_loc = nullptr;  ///< [num_seqs + 1], from 0
   Heads out;                                     ///< [num_queries, num_heads, cache.value_dim()]
 };
 
-/// The positions that a query sees, [first, last].
+/// The positions that a query attends to, [first, last].
 struct VisibleRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -593,10 +593,10 @@ struct AttentionShape {
   X(void, compact,                                                               \
     (const OpContext& context, const WeightSpec& spec, const std::byte* packed, std::byte* out))
 
-// Mixtures of experts on devices whose memory the host cannot read; null on the CPU, where the host
-// computes one expert after the other.
+// Mixture of experts for devices whose memory the host cannot read; null on the CPU, where the host
+// runs one expert after the other.
 //
-// experts_mlp_workspace_bytes: workspace for at most so many tokens and pairs.
+// experts_mlp_workspace_bytes: workspace for at most this many tokens and pairs.
 #define TROUPE_EXPERT_OPERATIONS(X)                                                \
   X(void, route_experts, (const OpContext& context, const RouteExpertsArgs& args)) \
   X(std::int64_t, experts_mlp_workspace_bytes,                                     \

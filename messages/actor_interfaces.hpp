@@ -35,7 +35,7 @@ using ExecutorActor = ActorOf<
 /// Runs the engine's loop: schedule, execute, update.
 using SchedulerActor = ActorOf<
     void(EngineCoreRequests),          // Queue the samples of a request.
-    ItemsMissing(CachedItemRequests),  // Queue them, if what they leave out is in the cache of items.
+    ItemsMissing(CachedItemRequests),  // Queue them, if the processor cache has the data of their items.
     void(AbortRequests),               // Abort these requests, whatever their state.
     CachesReset(ResetCaches),          // Clear the caches between two steps.
     CacheMoved(MoveCache),             // Copy what the KV connector has stored, or take such copies in.
@@ -73,20 +73,20 @@ using EncoderCacheManagerActor = ActorOf<
     EncoderInputsPlanned(PlanEncoderInputs),        // Find the items that a range of a prompt needs encoded.
     FreedEncoderOutputs(TakeFreedEncoderOutputs)>;  // Evicted outputs that the workers can free.
 
-/// Runs the model's encoder of pictures, apart from the workers, and keeps its outputs where those
-/// find them.
+/// Runs the model's vision encoder in a process of its own, and stores its outputs where the
+/// workers can load them.
 using EncoderActor = ActorOf<
     ItemEncoded(EncodeItem),           // Encode an item, unless its output is there.
-    EncoderOutputFound(FindEncoderOutput)>;  // The output of an item, if it is there.
+    EncoderOutputFound(FindEncoderOutput)>;  // The output of an item, if it exists.
 
-/// What computes for an Encoder.
+/// The worker of an Encoder, which runs the encoder model.
 using EncoderWorkerActor = ActorOf<
     Status(LoadEncoder),               // Load the model's encoder.
     ItemEncoded(EncodeItem)>;          // Encode an item and save its output.
 
 /// One in each process that uses encoders: chooses the encoder of each item.
 using EncoderRouterActor = ActorOf<
-    void(EncodersChanged, ActorHandles),     // The encoders that there are, with their handles.
+    void(EncodersChanged, ActorHandles),     // The current encoders, with their handles.
     Status(EncodeItems),               // Have these items encoded.
     EncoderOutputFound(FindEncoderOutput)>;  // Ask the encoders for an output.
 
@@ -102,7 +102,7 @@ using InputProcessorActor = ActorOf<
     void(SubmitRequest),               // Prepare and start a request; an error goes to the sender as RequestOutputs.
     void(AbortRequests),               // The client has disconnected: abort these here and in all later actors.
     RenderReply(RenderRequest),        // Render or tokenize a prompt without running it.
-    CachesReset(ResetCaches)>;         // Clear the cache of processed pictures.
+    CachesReset(ResetCaches)>;         // Clear the cache of processed images.
 
 /// One of the worker threads of an InputProcessor.
 using InputWorkerActor = ActorOf<
@@ -185,7 +185,7 @@ using NodeActor = ActorOf<
     void(OpenRings),                   // From the Executor's node: connect a Worker's step rings.
     void(GroupRecord),                 // State of a serving group, kept for the next Supervisor.
     void(RouterReady, ActorHandles),   // For the node's Frontend: a new RequestRouter.
-    void(EncodersChanged, ActorHandles),  // For the node's EncoderRouter: the encoders that there are.
+    void(EncodersChanged, ActorHandles),  // For the node's EncoderRouter: the current encoders.
     void(CheckNodes),                  // To itself: check that the Supervisor and the other nodes are alive.
     void(LeaveNode)>;                  // End every actor of the node.
 

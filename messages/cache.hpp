@@ -81,7 +81,7 @@ struct FullAttentionSpec {
 };
 TROUPE_MESSAGE(FullAttentionSpec, token)
 
-/// Multi-head latent attention (arXiv 2405.04434): a vector per token, for all heads.
+/// Multi-head latent attention (arXiv 2405.04434): one latent vector per token for all heads.
 struct MlaSpec {
   TokenShape token;
 
@@ -105,7 +105,7 @@ struct SinkFullAttentionSpec {
 };
 TROUPE_MESSAGE(SinkFullAttentionSpec, token)
 
-/// How far back a token attends.
+/// The sliding window of an attention layer.
 struct AttentionWindow {
   std::int32_t num_tokens = 0;             ///< including itself
   std::int32_t extra_retained_tokens = 0;  ///< kept in front of the window
@@ -150,7 +150,7 @@ struct ChunkedLocalAttentionSpec {
 };
 TROUPE_MESSAGE(ChunkedLocalAttentionSpec, token, chunk_size)
 
-/// A token attends to the encoder's output.
+/// Cross attention: a token attends to the encoder's output.
 struct CrossAttentionSpec {
   TokenShape token;
 
@@ -170,8 +170,8 @@ struct EncoderOnlyAttentionSpec {
 };
 TROUPE_MESSAGE(EncoderOnlyAttentionSpec)
 
-/// A block holds the state after some token, which summarises all tokens up to it (state space
-/// models, arXiv 2312.00752).
+/// State space models (arXiv 2312.00752): a block holds the recurrent state after some token, which
+/// depends on all tokens up to it.
 struct MambaSpec {
   std::int64_t state_bytes = 0;
   MambaMode mode = MambaMode::kNone;
@@ -314,9 +314,9 @@ enum class KVCacheCommandKind : std::uint8_t {
   kNewStep,          ///< a step begins (no request): needed only by Mamba groups with cached states
   kDeferFree,        ///< detach all blocks, to be freed by kReleaseDeferred
   kReleaseDeferred,  ///< free the blocks of the `count` oldest kDeferFree (no request)
-  kPinPrefix,        ///< once the first `count` tokens are cached, they stay, if there is room
-  kKeepPrefix,       ///< what is cached of the first `count` tokens stays
-  kReleasePrefix,    ///< the end of that: of all that stayed for this request, which may be gone
+  kPinPrefix,        ///< pin the first `count` tokens once they are cached, within the limit
+  kKeepPrefix,       ///< pin what is cached of the first `count` tokens
+  kReleasePrefix,    ///< unpin all that was pinned for this request, which may have ended
 };
 
 struct KVCacheCommand {

@@ -122,7 +122,7 @@ TROUPE_MESSAGE(GrammarFilled, step)
 struct ResetCaches {
   bool prefix_cache = false;
   bool encoder_cache = false;
-  bool mm_cache = false;  ///< of processed pictures
+  bool mm_cache = false;  ///< of processed images
   /// Preempt running requests first, so that they are recomputed; otherwise the prefix cache is not
   /// cleared while one of its blocks is in use.
   bool preempt_running = false;
@@ -224,7 +224,7 @@ struct EngineRefused {
 };
 TROUPE_MESSAGE(EngineRefused, group, incarnation)
 
-/// What a client says of a request's place: its group, and where its KV comes from or goes to.
+/// How a client wants a request routed: its group, and the transfer of its KV.
 struct Placement {
   std::optional<std::int32_t> data_parallel_rank;
   std::string session_id;  ///< requests of a session go to the same group; empty: no session
@@ -306,7 +306,7 @@ TROUPE_MESSAGE(TopologyStatus, groups, nodes)
 /// state: RouterReport, and the RequestOutputs of every step for their statistics. Answered with
 /// FrontendConnected.
 struct ConnectFrontend {
-  /// Those that the RequestRouter before this one has told it of.
+  /// As the previous RequestRouter reported them.
   std::optional<AdapterList> adapters;
   bool operator==(const ConnectFrontend&) const = default;
 };
@@ -316,7 +316,7 @@ struct FrontendConnected {
   std::uint64_t keys_seed = 0;  ///< for the keys of its requests (RequestKeys)
   std::uint64_t key_stream = 0;
   bool healthy = true;                  ///< as in RouterReport
-  std::optional<AdapterList> adapters;  ///< none: no engine has told yet
+  std::optional<AdapterList> adapters;  ///< none: no engine has reported yet
   bool operator==(const FrontendConnected&) const = default;
 };
 TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy, adapters)

@@ -14,15 +14,15 @@
 namespace troupe {
 
 /// InputProcessor -> EncoderRouter: have these items encoded, where an encoder can take them.
-/// Answered with Status when each is done or given up; those are encoded by the workers.
+/// Answered with Status when each is done or has failed; the workers encode the failed ones.
 struct EncodeItems {
   std::vector<MultiModalFeature> items;
   bool operator==(const EncodeItems&) const = default;
 };
 TROUPE_MESSAGE(EncodeItems, items)
 
-/// EncoderRouter -> Encoder, Encoder -> its worker: keep the output of this item. Without data if
-/// it is likely to be there. Answered with ItemEncoded.
+/// EncoderRouter -> Encoder, Encoder -> its worker: encode this item and store its output. Sent
+/// without data if the output is likely to exist. Answered with ItemEncoded.
 struct EncodeItem {
   MultiModalFeature item;
   bool operator==(const EncodeItem&) const = default;
@@ -30,7 +30,7 @@ struct EncodeItem {
 TROUPE_MESSAGE(EncodeItem, item)
 
 struct ItemEncoded {
-  bool needs_data = false;  ///< the output is not there: nothing has been done
+  bool needs_data = false;  ///< there is no output yet: nothing was done
   std::optional<Error> error;
   bool operator==(const ItemEncoded&) const = default;
 };
@@ -41,7 +41,7 @@ TROUPE_MESSAGE(ItemEncoded, needs_data, error)
 struct FindEncoderOutput {
   std::string encoder_key;  ///< ModelLoaded::encoder_key
   std::string identifier;
-  std::int64_t num_rows = 0;  ///< 0: only whether it is there
+  std::int64_t num_rows = 0;  ///< 0: only check whether it exists
   std::int64_t hidden_size = 0;
   bool operator==(const FindEncoderOutput&) const = default;
 };
@@ -49,7 +49,7 @@ TROUPE_MESSAGE(FindEncoderOutput, encoder_key, identifier, num_rows, hidden_size
 
 struct EncoderOutputFound {
   bool found = false;
-  std::shared_ptr<const std::vector<char>> values;  ///< float32; null if they were not asked for
+  std::shared_ptr<const std::vector<char>> values;  ///< float32; null if not requested
   bool operator==(const EncoderOutputFound&) const = default;
 };
 TROUPE_MESSAGE(EncoderOutputFound, found, values)

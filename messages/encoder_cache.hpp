@@ -54,11 +54,11 @@ struct PlanEncoderInputs {
   std::int32_t num_computed_tokens = 0;
   std::int32_t num_new_tokens = 0;
   std::int32_t shift = 0;
-  std::int32_t max_new_tokens = 0;  ///< num_new_tokens may grow to so many
-  std::int32_t budget = 0;          ///< embeddings that may still be computed in this step
-  /// Items whose outputs the EC connector has: they are loaded, and take none of the budget.
+  std::int32_t max_new_tokens = 0;  ///< upper limit of num_new_tokens
+  std::int32_t budget = 0;          ///< remaining encoder budget of this step, in embeddings
+  /// Items whose outputs the EC connector has: they are loaded, and do not use the budget.
   std::vector<std::int32_t> external_items;
-  /// Items of which it does not know that yet, or that are encoded ahead.
+  /// Items for which the connector has not answered yet, or that are encoded ahead.
   std::vector<std::int32_t> pending_items;
   bool operator==(const PlanEncoderInputs&) const = default;
 };
@@ -71,7 +71,7 @@ struct EncoderInputsPlanned {
   std::vector<std::int32_t> items;       ///< to encode
   std::vector<std::int32_t> duplicates;  ///< same content as one of `items` or `external_items`
   std::int32_t num_embeds = 0;           ///< of `items`
-  std::int32_t num_cached = 0;           ///< items whose output was there
+  std::int32_t num_cached = 0;           ///< items whose output was cached
   std::vector<std::int32_t> external_items;  ///< to load
   /// One of PlanEncoderInputs::pending_items, before which it ends; -1: none.
   std::int32_t pending_item = -1;

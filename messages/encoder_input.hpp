@@ -21,14 +21,14 @@
 
 namespace troupe {
 
-/// How many of an item's tokens are embeddings: the rows that its encoder makes.
+/// The number of an item's placeholder tokens that are embeddings: the rows of its encoder output.
 [[nodiscard]] inline std::int32_t num_embeds(const MultiModalFeature& item) {
   if (item.is_embed.empty()) return item.length;
   return static_cast<std::int32_t>(
       std::count_if(item.is_embed.begin(), item.is_embed.end(), [](auto x) { return x != 0; }));
 }
 
-/// An array in a feature's data, which it refers to.
+/// A view of the array in a feature's data.
 struct EncoderInput {
   std::vector<std::int64_t> shape;
   std::span<const float> values;
@@ -40,8 +40,8 @@ inline constexpr std::size_t kNumLevels = 256;
 
 /// An item in memory that the processes of a host share (SharedItems).
 struct SharedItemAddress {
-  std::uint64_t segment = 0;   ///< a random number, which tells it from an earlier one of the file
-  std::uint64_t position = 0;  ///< in its ring
+  std::uint64_t segment = 0;   ///< random, distinguishes it from earlier segments of the file
+  std::uint64_t position = 0;  ///< in its ring buffer
   std::uint64_t num_bytes = 0;
   std::string file;
   bool operator==(const SharedItemAddress&) const = default;
@@ -57,7 +57,7 @@ inline constexpr std::int64_t kIsShared = std::int64_t{1} << 33;
   return data;
 }
 
-/// Nothing: it is not such data.
+/// nullopt: the data is of another kind.
 [[nodiscard]] inline std::optional<SharedItemAddress> unpack_shared_item(
     std::span<const char> data) {
   std::array<std::uint64_t, 4> numbers{};
@@ -101,7 +101,7 @@ namespace internal {
                               level_values, levels);
 }
 
-/// Nothing: it is not such data.
+/// nullopt: the data is of another kind.
 [[nodiscard]] inline std::optional<EncoderInput> unpack_encoder_input(std::span<const char> data) {
   constexpr std::int64_t kMaxDims = 8;
   std::int64_t num_dims = 0;

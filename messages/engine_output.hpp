@@ -51,8 +51,8 @@ struct PrefillStats {
   std::int32_t num_cache_creation_tokens = 0;
   std::int32_t num_mm_queries = 0;  ///< as in OutputRequest
   std::int32_t num_mm_hits = 0;
-  /// Where the external ones came from.
-  std::int32_t num_host_cached_tokens = 0;  ///< memory of the host
+  /// The sources of the external ones.
+  std::int32_t num_host_cached_tokens = 0;  ///< host memory
   std::int32_t num_disk_cached_tokens = 0;
   std::int32_t num_peer_cached_tokens = 0;    ///< another engine
   std::int32_t num_remote_cached_tokens = 0;  ///< a cache server
@@ -97,8 +97,8 @@ TROUPE_MESSAGE(PrefixCacheStats, requests, queries, hits, preempted_requests, pr
 
 /// Since the previous report.
 struct EncoderCacheStats {
-  std::uint64_t queries = 0;  ///< items that steps needed
-  std::uint64_t hits = 0;     ///< of these, those whose output was there
+  std::uint64_t queries = 0;  ///< items that steps required
+  std::uint64_t hits = 0;     ///< of these, cached ones
   bool operator==(const EncoderCacheStats&) const = default;
 };
 TROUPE_MESSAGE(EncoderCacheStats, queries, hits)
@@ -118,10 +118,10 @@ TROUPE_MESSAGE(SpecDecodingStats, num_requests, num_draft_tokens, num_accepted_t
 /// Outputs of encoders that an EC connector transfers, in items; since the last report.
 struct EncoderTransferStats {
   std::int32_t num_queries = 0;  ///< scheduled items that were not in this engine's encoder cache
-  std::int32_t num_hits = 0;     ///< of them, those that the connector has
+  std::int32_t num_hits = 0;     ///< of these, those that the connector holds
   std::int32_t num_failed = 0;   ///< of these, those that could not be loaded
   std::int32_t num_saved = 0;
-  std::int32_t num_fetched = 0;  ///< over a network, while steps went on
+  std::int32_t num_fetched = 0;  ///< over a network, asynchronously
   bool operator==(const EncoderTransferStats&) const = default;
 };
 TROUPE_MESSAGE(EncoderTransferStats, num_queries, num_hits, num_failed, num_saved, num_fetched)
@@ -193,7 +193,7 @@ struct CompletionOutput {
 TROUPE_MESSAGE(CompletionOutput, index, text, token_ids, logprobs, cumulative_logprob,
                finish_reason, stop_reason, embedding)
 
-/// Seconds; what the per-request histograms need. Sent with the final output of each sample.
+/// Timings for the per-request histograms, seconds. Sent with the final output of each sample.
 struct RequestTimes {
   double queued = 0;  ///< engine clock
   double scheduled = 0;
@@ -229,7 +229,7 @@ TROUPE_MESSAGE(RequestOutput, id, prompt_token_ids, prompt_text, prompt_logprobs
                num_cached_tokens, prefill_stats, finished_times, error, first_token_text,
                kv_transfer_params, ec_transfer_params)
 
-/// What the metrics of one step need besides the outputs.
+/// Statistics of one step for the metrics, besides the outputs.
 struct IterationStats {
   std::uint32_t engine_index = 0;
   double time = 0;  ///< engine clock

@@ -33,13 +33,13 @@ struct PromptLogprobs {
 };
 TROUPE_MESSAGE(PromptLogprobs, id, first_position, rows)
 
-/// What the KV connector's worker side has done since the last step.
+/// Events of the KV connector's worker side since the last step.
 struct KVConnectorOutput {
   std::vector<RequestId> finished_sending;
   std::vector<RequestId> finished_recving;  ///< including failed ones
-  std::vector<RequestId> failed_recving;    ///< whose loads failed entirely
+  std::vector<RequestId> failed_recving;    ///< of these, those whose load failed entirely
   std::vector<BlockId> invalid_block_ids;   ///< that could not be loaded
-  /// Ranks, and where other engines reach their connectors.
+  /// Rank and the address at which other engines reach its connector.
   std::vector<std::pair<std::int32_t, std::string>> endpoints;
   [[nodiscard]] bool empty() const noexcept {
     return finished_sending.empty() && finished_recving.empty() && failed_recving.empty() &&
@@ -50,19 +50,19 @@ struct KVConnectorOutput {
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
                invalid_block_ids, endpoints)
 
-/// What encoder and EC connector of a worker have done since the last step; by the items'
-/// identifiers.
+/// Events of a worker's encoder and EC connector since the last step, by the identifiers of the
+/// items.
 struct ECConnectorOutput {
-  std::vector<std::string> saved;   ///< from now on they can be loaded
+  std::vector<std::string> saved;   ///< available for loading from now on
   std::vector<std::string> loaded;  ///< instead of being encoded
-  std::vector<std::string> failed;  ///< they could not be loaded or fetched, and are encoded
+  std::vector<std::string> failed;  ///< failed loads and fetches: they are encoded instead
   /// Requests whose release the connector delayed: it no longer needs their outputs.
   std::vector<RequestId> finished_sending;
-  /// No connector's: encoded in slices (SchedulerOutput::encode_ahead), the output waits for the
-  /// step that needs it.
+  /// Without a connector: encoded in slices (SchedulerOutput::encode_ahead), the output is kept for
+  /// the step that needs it.
   std::vector<std::string> encoded_ahead;
-  /// Fetches that have ended, beside the steps: loading the output takes no time. Those that failed
-  /// are in `failed` as well.
+  /// Asynchronous fetches that have ended: the output is local now. Failed ones are in `failed` as
+  /// well.
   std::vector<std::string> fetched;
   [[nodiscard]] bool empty() const noexcept {
     return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty() &&

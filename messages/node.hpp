@@ -44,7 +44,7 @@ enum class Peer : std::uint8_t {
   kRouterNode,  ///< the RequestRouter's, monitored for reachability
 };
 
-/// An actor that runs in a node, and what it was started for.
+/// An actor that runs in a node, with the parameters it was started with.
 struct RunningActor {
   bool is_worker = false;
   Role role{};  ///< of another actor than a Worker
@@ -56,8 +56,8 @@ struct RunningActor {
 };
 TROUPE_MESSAGE(RunningActor, is_worker, role, group, rank, incarnation, life)
 
-/// Supervisor -> each node of a group that serves: what a later Supervisor needs in order to take
-/// the group over as it runs.
+/// Supervisor -> each node of a serving group: the state with which a later Supervisor can adopt
+/// the running group.
 struct GroupRecord {
   std::uint32_t group = 0;
   std::uint32_t incarnation = 0;
@@ -80,7 +80,7 @@ struct JoinNode {
   std::string name;     ///< in the topology
   std::int64_t pid = 0;
   std::uint16_t port = 0;  ///< where other nodes reach it
-  // What follows is of an earlier Supervisor's time.
+  // The state under the previous Supervisor, if there was one.
   std::uint64_t epoch = 0;  ///< of that Supervisor
   bool prepared = false;
   bool has_tokenizer = false;
@@ -148,7 +148,7 @@ struct SpawnRole {
 };
 TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks, peers, life)
 
-/// Supervisor -> each node of a group: the encoders that there are, now. With it their handles.
+/// Supervisor -> each node of a group: the current list of encoders, with their handles.
 struct EncodersChanged {
   std::vector<std::string> names;  ///< of their nodes
   bool operator==(const EncodersChanged&) const = default;

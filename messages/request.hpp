@@ -19,7 +19,7 @@ namespace troupe {
 struct TextPrompt {
   std::string text;
   bool add_special_tokens = true;
-  std::optional<std::string> second = {};  ///< of a pair of texts, which a model compares
+  std::optional<std::string> second = {};  ///< second text of a pair (cross-encoders)
   bool operator==(const TextPrompt&) const = default;
 };
 TROUPE_MESSAGE(TextPrompt, text, add_special_tokens, second)
@@ -61,14 +61,14 @@ struct RequestLimits {
 };
 TROUPE_MESSAGE(RequestLimits, max_queue_time_s, max_request_time_s)
 
-/// What makes probabilities of the numbers that a classifier computes.
+/// The activation that turns a classifier's logits into probabilities.
 enum class ClassActivation : std::uint8_t { kNone, kSigmoid, kSoftmax };
 
-/// What a pooling model's answer is: one vector per prompt, and no tokens.
+/// Parameters of a pooling request: the output is one vector per prompt, no token is generated.
 struct PoolingParams {
-  std::int32_t dimensions = 0;  ///< the vector is cut to so many numbers; 0: all of them
-  bool normalize = true;        ///< to length 1, after the cut; not of a classifier
-  bool classifies = false;      ///< a number for each class, of this kind:
+  std::int32_t dimensions = 0;  ///< the embedding is truncated to this size; 0: it is not
+  bool normalize = true;        ///< L2 norm, after the truncation; not for classifiers
+  bool classifies = false;      ///< one score per class, with this activation:
   ClassActivation activation = ClassActivation::kNone;
   bool operator==(const PoolingParams&) const = default;
 };
@@ -86,27 +86,27 @@ TROUPE_MESSAGE(EmittedSample, token_ids, cumulative_logprob, finished)
 /// A LoRA adapter that a request runs with. Equal are those of the same name, as in vLLM.
 struct LoraRequest {
   std::string name;
-  /// Positive: made of the name, the path and what the files hold, so that it means the same
-  /// weights to every process, also after a restart.
+  /// Positive: a hash of name, path and file contents, so that it identifies the same weights in
+  /// every process, also after a restart.
   std::int32_t int_id = 0;
   std::string path;
-  /// Not 0: another adapter of this name and path was loaded before; part of the blocks' hashes.
+  /// Not 0: an adapter of the same name and path was loaded earlier; part of the block hashes.
   std::int32_t revision = 0;
   bool operator==(const LoraRequest& other) const { return name == other.name; }
 };
 TROUPE_MESSAGE(LoraRequest, name, int_id, path, revision)
 
-/// A place in a ChatPrompt; what is before it is to stay in the prefix cache.
+/// A cache breakpoint in a ChatPrompt: the prefix before it is pinned in the prefix cache.
 struct CacheBreakpoint {
-  std::int32_t message = 0;  ///< the place is in this one
-  /// Behind so many bytes of its text, or parts of its content; -1: all of it.
+  std::int32_t message = 0;  ///< index of the message that contains it
+  /// After this many bytes of its text, or content parts; -1: at its end.
   std::int32_t length = -1;
   double ttl_s = 0;
   bool operator==(const CacheBreakpoint&) const = default;
 };
 TROUPE_MESSAGE(CacheBreakpoint, message, length, ttl_s)
 
-/// The first tokens of a prompt, which are to stay in the prefix cache.
+/// A prefix of the prompt that is pinned in the prefix cache.
 struct PrefixPin {
   std::int32_t num_tokens = 0;
   double ttl_s = 0;
@@ -218,16 +218,16 @@ struct EngineCoreRequests {
 };
 TROUPE_MESSAGE(EngineCoreRequests, samples)
 
-/// The same, where items have no data: the engine's cache of items is likely to have it. Answered
-/// with ItemsMissing.
+/// The same without the items' data, which the engine's processor cache is expected to hold.
+/// Answered with ItemsMissing.
 struct CachedItemRequests {
   std::vector<EngineCoreRequest> samples;
   bool operator==(const CachedItemRequests&) const = default;
 };
 TROUPE_MESSAGE(CachedItemRequests, samples)
 
-/// Which items have no data in the engine. If there are any, the samples are not queued, and have
-/// to be sent again with data.
+/// Items that are not in the engine's processor cache. If there are any, the samples are not
+/// queued, and must be sent again with data.
 struct ItemsMissing {
   std::vector<std::string> identifiers;
   bool operator==(const ItemsMissing&) const = default;
@@ -245,8 +245,8 @@ struct OutputRequest {
   std::optional<PoolingParams> pooling;
   double arrival_time = 0;
   std::vector<EmittedSample> emitted;  ///< as in GenerateRequest
-  std::int32_t num_mm_queries = 0;     ///< pictures looked up in the processor cache
-  std::int32_t num_mm_hits = 0;        ///< of these, found there
+  std::int32_t num_mm_queries = 0;     ///< images looked up in the processor cache
+  std::int32_t num_mm_hits = 0;        ///< cache hits among them
   bool operator==(const OutputRequest&) const = default;
 };
 TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, pooling,

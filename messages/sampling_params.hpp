@@ -46,9 +46,9 @@ struct StructuredOutputsParams {
   SharedVector<std::string> texts;  ///< kChoice: the choices; kJsonObject: none; else one: the
                                     ///< schema, pattern, grammar (EBNF) or tags
   // Of JSON:
-  bool disable_any_whitespace = false;            ///< none between tokens
+  bool disable_any_whitespace = false;            ///< no whitespace between tokens
   bool disable_additional_properties = false;     ///< unless a schema says otherwise
-  std::optional<std::string> whitespace_pattern;  ///< what is allowed between tokens
+  std::optional<std::string> whitespace_pattern;  ///< regex of the whitespace between tokens
   std::string field = "structured_outputs";       ///< of the request, for errors
 
   bool operator==(const StructuredOutputsParams&) const = default;
@@ -56,13 +56,13 @@ struct StructuredOutputsParams {
 TROUPE_MESSAGE(StructuredOutputsParams, kind, texts, disable_any_whitespace,
                disable_additional_properties, whitespace_pattern, field)
 
-/// Reasoning is ended when it has had so many tokens.
+/// Ends the reasoning once it has this many tokens.
 struct ThinkingBudget {
   std::int32_t num_tokens = 0;
-  bool starts_inside = false;      ///< the output begins with reasoning, with or without `begin`
-  std::string begin;               ///< begins it
-  SharedVector<std::string> ends;  ///< each of these ends it
-  std::string forced_end;          ///< is generated where the budget is spent
+  bool starts_inside = false;      ///< the output starts inside the reasoning, `begin` is optional
+  std::string begin;               ///< start marker of the reasoning
+  SharedVector<std::string> ends;  ///< end markers
+  std::string forced_end;          ///< forced once the budget is spent
 
   // Filled by the InputProcessor: the same as tokens.
   SharedVector<TokenId> begin_token_ids;
@@ -92,7 +92,7 @@ struct SamplingParams {
       16;  ///< none: as many as fit; always set after the InputProcessor
   std::int32_t min_tokens = 0;
   std::optional<std::int32_t> logprobs;
-  SharedVector<TokenId> logprob_token_ids;  ///< their logprobs, instead of the best tokens'
+  SharedVector<TokenId> logprob_token_ids;  ///< return their logprobs instead of the top ones
   std::optional<std::int32_t> prompt_logprobs;
   bool detokenize = true;
   bool skip_special_tokens = true;

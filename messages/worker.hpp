@@ -19,14 +19,14 @@ struct ParallelConfig {
   std::int32_t tensor_parallel_size = 1;
   std::int32_t pipeline_parallel_size = 1;
   std::int32_t rank = 0;  ///< stage * tensor_parallel_size + rank in the stage
-  /// The ranks of a stage have each some of its experts as a whole, not a part of all of them.
+  /// Expert parallelism: each rank of a stage holds whole experts instead of a shard of each.
   bool expert_parallel = false;
   std::int32_t rank_on_host = 0;
-  std::int32_t ranks_on_host = 1;  ///< of all engines there; they share cores and memory
+  std::int32_t ranks_on_host = 1;  ///< of all engines on the host, which share its cores and memory
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
   /// with one rank. Each incarnation of the workers uses its own number.
   std::string rendezvous;
-  /// Of this engine: ranks authenticate each other with it over TCP.
+  /// Shared secret of this engine: ranks authenticate each other with it over TCP.
   std::string secret;
   std::uint64_t incarnation = 0;
   double timeout_s = 60;  ///< how long a rank waits for another one
@@ -49,7 +49,7 @@ struct ParallelConfig {
 TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, expert_parallel,
                rank_on_host, ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
-/// Layers that draft from what the model makes of its tokens: their inputs are its hidden states.
+/// Draft heads: layers whose inputs are the target model's hidden states.
 enum class DraftHeadKind : std::uint8_t {
   kNone = 0,
   kEagle = 1,   ///< EAGLE (arXiv 2401.15077)
@@ -71,16 +71,16 @@ struct SpeculativeDecoding {
   /// followed them there are the drafts.
   std::int32_t prompt_lookup_min = 0;
   std::int32_t prompt_lookup_max = 0;
-  /// Suffix decoding, instead of prompt lookup: longest match; 0: it is not used.
+  /// Suffix decoding instead of prompt lookup: the longest match; 0: off.
   std::int32_t suffix_max_depth = 0;
-  std::int32_t suffix_max_cached_requests = 0;  ///< whose answers are kept
-  double suffix_max_spec_factor = 1;            ///< drafts for each token of a match
-  double suffix_min_token_prob = 0;             ///< that all drafts come true, as far as known
-  bool adaptive = false;  ///< fewer drafts for a request whose drafts do not come true
+  std::int32_t suffix_max_cached_requests = 0;  ///< whose outputs are kept
+  double suffix_max_spec_factor = 1;            ///< draft tokens per matched token
+  double suffix_min_token_prob = 0;             ///< of all drafts being accepted
+  bool adaptive = false;  ///< adapt the number of drafts to the acceptance rate
   bool operator==(const SpeculativeDecoding&) const = default;
 
   [[nodiscard]] bool has_draft_head() const noexcept { return draft_head != DraftHeadKind::kNone; }
-  /// A draft model, or a draft head, has layers in the KV cache.
+  /// Whether the drafter (a model or a head) has layers in the KV cache.
   [[nodiscard]] bool has_draft_layers() const noexcept {
     return has_draft_head() || !draft_model.empty();
   }
@@ -95,9 +95,9 @@ struct AdapterOptions {
   bool enabled = false;
   std::int32_t max_rank = 16;
   std::int32_t max_in_step = 1;      ///< different ones
-  std::int32_t max_loaded = 1;       ///< those that no step has used for longest go first
+  std::int32_t max_loaded = 1;       ///< evicted least recently used first
   std::string dtype = "auto";        ///< auto (the model's), bfloat16, float16, float32
-  std::vector<LoraRequest> modules;  ///< that are loaded with the model, by name and path
+  std::vector<LoraRequest> modules;  ///< loaded with the model, by name and path
   bool operator==(const AdapterOptions&) const = default;
 };
 TROUPE_MESSAGE(AdapterOptions, enabled, max_rank, max_in_step, max_loaded, dtype, modules)
@@ -107,7 +107,7 @@ struct WorkerOptions {
   std::string model;                    ///< folder, or GGUF file
   std::string mmproj;                   ///< GGUF file of the model's encoder; empty: none
   std::string runner = "auto";          ///< auto, generate, pooling
-  std::string pooler_config;            ///< JSON object: what the folder says of pooling, or else
+  std::string pooler_config;            ///< JSON object that overrides the folder's pooling config
   std::string dtype = "auto";           ///< auto, bfloat16, float32
   std::string quantization = "auto";    ///< auto, int8, int4, or a checkpoint's method
   std::string packed_weights_dir;       ///< cache of packed weights; empty: none
@@ -120,8 +120,8 @@ struct WorkerOptions {
   std::int32_t max_model_len = 0;  ///< 0: the model's own
   std::int32_t max_num_seqs = 0;
   std::int32_t max_num_batched_tokens = 0;
-  std::int32_t encoder_cache_size = 0;  ///< embeddings of pictures; no less than one item has
-  std::string ec_transfer_config;       ///< JSON object; empty: nothing is transferred
+  std::int32_t encoder_cache_size = 0;  ///< embeddings of images; at least those of one item
+  std::string ec_transfer_config;       ///< JSON object; empty: no EC transfer
   ParallelConfig parallel;
   SpeculativeDecoding speculative;
   AdapterOptions adapters;
@@ -132,9 +132,9 @@ TROUPE_MESSAGE(WorkerOptions, model, mmproj, runner, pooler_config, dtype, quant
                max_model_len, max_num_seqs, max_num_batched_tokens, encoder_cache_size, parallel,
                speculative, ec_transfer_config, adapters)
 
-/// How the vector of a text is made of the hidden states of its tokens.
+/// How the hidden states of a text's tokens are pooled into one vector.
 enum class PoolingType : std::uint8_t {
-  kNone = 0,  ///< the model generates text
+  kNone = 0,  ///< a generative model
   kLast = 1,  ///< the last token's
   kCls = 2,   ///< the first token's
   kMean = 3   ///< the mean of all
@@ -146,11 +146,11 @@ enum class PoolingType : std::uint8_t {
 
 struct PoolerConfig {
   PoolingType type = PoolingType::kNone;
-  bool normalize = true;     ///< unless a request says otherwise
-  bool whole_texts = false;  ///< a text is computed in one step
-  /// Of a classifier, the names of its classes: it computes a number for each. Else none.
+  bool normalize = true;     ///< unless overridden by a request
+  bool whole_texts = false;  ///< no chunked prefill: a text is one step
+  /// The class names of a classifier, which computes one logit for each. Otherwise empty.
   std::vector<std::string> labels;
-  ClassActivation activation = ClassActivation::kNone;  ///< unless a request says otherwise
+  ClassActivation activation = ClassActivation::kNone;  ///< unless overridden by a request
   bool operator==(const PoolerConfig&) const = default;
 
   [[nodiscard]] bool classifies() const noexcept { return !labels.empty(); }
@@ -159,7 +159,7 @@ TROUPE_MESSAGE(PoolerConfig, type, normalize, whole_texts, labels, activation)
 
 /// Where a rank runs.
 struct RankPlacement {
-  std::string device;  ///< as its node names it; empty: as WorkerOptions does
+  std::string device;  ///< configured for its node; empty: WorkerOptions::device
   std::int32_t rank_on_host = 0;
   std::int32_t ranks_on_host = 1;
   bool operator==(const RankPlacement&) const = default;
@@ -208,11 +208,11 @@ struct ModelLoaded {
   /// Number of parts in which row-parallel layers are reduced (WeightSpec::k_shards): the maximum
   /// number of workers that can share a layer and compute the same bits as one.
   std::int32_t canonical_shards = 0;
-  std::int32_t max_item_embeds = 0;  ///< of one picture; 0: the model takes text alone
-  std::string encoder_key;           ///< of what the encoder computes: type and form of the weights
-  bool two_way_items = false;        ///< the tokens of a picture see each other
+  std::int32_t max_item_embeds = 0;  ///< of one image; 0: a text-only model
+  std::string encoder_key;           ///< identifies type and format of the encoder's weights
+  bool two_way_items = false;        ///< bidirectional attention among the tokens of an image
   std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; merged: of all, in order
-  std::int32_t num_draft_layers = 0;           ///< of all: the last ones are a drafter's
+  std::int32_t num_draft_layers = 0;           ///< of all ranks: the drafter's layers come last
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
 
@@ -237,7 +237,7 @@ struct InitializeKVCache {
 };
 TROUPE_MESSAGE(InitializeKVCache, config, incarnation)
 
-/// Run steps that nobody asked for, so that the first request finds weights and buffers in memory.
+/// Run dummy steps, so that the first request finds weights and buffers in memory.
 struct WarmUp {
   bool operator==(const WarmUp&) const = default;
 };
@@ -248,25 +248,25 @@ TROUPE_MESSAGE(WarmUp)
 struct LoadAdapter {
   std::string name;
   std::string path;
-  bool load_inplace = false;  ///< instead of the one of this name; else there must be none
+  bool load_inplace = false;  ///< replace the adapter of this name; otherwise there must be none
   bool operator==(const LoadAdapter&) const = default;
 };
 TROUPE_MESSAGE(LoadAdapter, name, path, load_inplace)
 
-/// The same way: new requests cannot have this adapter any more; those that have it go on.
+/// Routed likewise: new requests cannot use this adapter any more; running ones finish with it.
 struct UnloadAdapter {
   std::string name;
   bool operator==(const UnloadAdapter&) const = default;
 };
 TROUPE_MESSAGE(UnloadAdapter, name)
 
-/// The same way: which adapters are loaded.
+/// Routed likewise: list the loaded adapters.
 struct ListAdapters {
   bool operator==(const ListAdapters&) const = default;
 };
 TROUPE_MESSAGE(ListAdapters)
 
-/// What is asked of all workers of an engine at once, other than steps.
+/// The methods of CollectiveRpc: called on all workers of an engine, besides steps.
 using WorkerMethod =
     std::variant<LoadModel, InitializeKVCache, WarmUp, LoadAdapter, UnloadAdapter, ListAdapters>;
 [[nodiscard]] inline const char* name_of(const WorkerMethod& method) noexcept {
@@ -276,12 +276,12 @@ using WorkerMethod =
   return kNames[method.index()];
 }
 struct AdapterList {
-  std::vector<LoraRequest> adapters;  ///< of LoadAdapter: the one
+  std::vector<LoraRequest> adapters;  ///< of LoadAdapter: the loaded one
   bool operator==(const AdapterList&) const = default;
 };
 TROUPE_MESSAGE(AdapterList, adapters)
 
-/// What a method returns; some of them nothing.
+/// The result of a method; monostate: none.
 using WorkerResult = std::variant<std::monostate, ModelLoaded, AdapterList>;
 
 /// Answers LoadAdapter, UnloadAdapter and ListAdapters.

@@ -8,17 +8,17 @@
 
 namespace troupe {
 
-/// Hashes bytes that come in parts.
+/// Hashes bytes incrementally.
 class Blake3 {
  public:
   Blake3();
   void update(std::span<const std::uint8_t> bytes);
-  /// Of all bytes so far. More may follow.
+  /// The hash of all bytes so far. More may follow.
   [[nodiscard]] std::array<std::uint8_t, 32> digest() const;
 
  private:
   using Words = std::array<std::uint32_t, 8>;
-  /// What a compression takes; the last one of the tree is done with another flag.
+  /// The input of a compression; the root of the tree is compressed with another flag.
   struct Node {
     Words chaining_value;
     std::array<std::uint8_t, 64> block;

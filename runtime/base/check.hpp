@@ -1,7 +1,7 @@
 #pragma once
 // CHECK: invariants of this program. A failure throws CheckFailure, which fails the step or the
-// actor; the supervisor recovers. Enabled in every build.
-// actor; the supervisor recovers. On in every build.
+// actor; the supervisor recovers.
+// Enabled in every build.
 
 #include <sstream>
 #include <stdexcept>

@@ -37,7 +37,7 @@ struct ProcessEnd {
 /// terminal does not reach it.
 class ChildProcess {
  public:
-  /// What becomes of it when this process, or the thread that has started it, is killed.
+  /// Whether it outlives this process, or the thread that has started it, when that is killed.
   enum class Orphan : std::uint8_t {
     kEnds,  ///< the kernel ends it
     kStays
@@ -48,8 +48,8 @@ class ChildProcess {
   [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> start(
       const std::vector<std::string>& arguments, std::function<void(ProcessEnd)> on_exit,
       const std::string& input = {}, Orphan orphan = Orphan::kEnds);
-  /// One that has outlived the process that had started it. How it ends nobody can know but that
-  /// one: as kKilled. Errors: kNotFound.
+  /// Adopts a process that has outlived its parent. Only a parent gets the exit status: its end is
+  /// reported as kKilled. Errors: kNotFound.
   [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> adopt(
       pid_t pid, std::function<void(ProcessEnd)> on_exit);
   /// Kills the process if it still runs.

@@ -1,7 +1,6 @@
 #include "runtime/cache_server/value_folder.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "runtime/base/file_lock.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 
@@ -65,7 +65,7 @@ Result<std::unique_ptr<CacheFolder>> CacheFolder::open(const std::string& path) 
   if (error) return failed(ErrorCode::kIo, error.message());
   FileDescriptor lock(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.valid()) return failed(ErrorCode::kIo, std::strerror(errno));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock_file(lock, LOCK_EX | LOCK_NB))
     return failed(ErrorCode::kInvalidArgument, "another cache server uses it");
   return std::unique_ptr<CacheFolder>(new CacheFolder(path, std::move(lock)));
 }

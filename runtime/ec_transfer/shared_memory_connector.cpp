@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/file_lock.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/connector_config.hpp"
@@ -54,15 +54,6 @@ Error segment_error(const std::string& what, const std::filesystem::path& path) 
 bool is_linked(const FileDescriptor& file) {
   struct stat status {};
   return ::fstat(file.get(), &status) == 0 && status.st_nlink > 0;
-}
-
-/// Waits for another process; a signal does not end it.
-bool lock_file(const FileDescriptor& file, int how) {
-  int result = 0;
-  do {
-    result = ::flock(file.get(), how);
-  } while (result != 0 && errno == EINTR);
-  return result == 0;
 }
 
 /// A folder of a memory file system with a segment, that is a file, for each output. A segment is

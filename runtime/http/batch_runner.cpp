@@ -1,7 +1,6 @@
 #include "runtime/http/batch_runner.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/file_lock.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
@@ -160,9 +161,6 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
         port_(std::move(port)),
         wall_clock_(std::move(wall_clock)),
         max_in_flight_(max_in_flight) {}
-  ~Impl() {
-    if (lock_ >= 0) ::close(lock_);
-  }
 
   void start() {
     thread_ = std::thread([this] { run(); });
@@ -184,7 +182,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
     for (const auto& [id, call] : calls_) port_.abort(id);
     calls_.clear();
     runs_.clear();
-    if (lock_ >= 0) ::close(std::exchange(lock_, -1));
+    lock_ = FileDescriptor();
   }
 
  private:
@@ -219,15 +217,11 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   bool take_lock() {
-    if (lock_ >= 0) return true;
-    const int file = ::open(store_.lock_path().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0) return false;
-    if (::flock(file, LOCK_EX | LOCK_NB) == 0) {
-      lock_ = file;
-      return true;
-    }
-    ::close(file);
-    return false;
+    if (lock_.valid()) return true;
+    FileDescriptor file(::open(store_.lock_path().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!file.valid() || !lock_file(file, LOCK_EX | LOCK_NB)) return false;
+    lock_ = std::move(file);
+    return true;
   }
 
   void work(bool look) {
@@ -561,7 +555,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
   std::condition_variable wake_;
 
   // Of the thread alone.
-  int lock_ = -1;
+  FileDescriptor lock_;
   double expired_at_ = 0;
   std::uint64_t num_calls_ = 0;
   std::unordered_map<std::string, std::unique_ptr<BatchRun>> runs_;  ///< by batch

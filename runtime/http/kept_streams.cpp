@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 
 #include "messages/wire.hpp"
 #include "runtime/base/file.hpp"
+#include "runtime/base/file_lock.hpp"
 #include "runtime/base/hash.hpp"
 
 namespace troupe {
@@ -104,8 +104,7 @@ Result<std::unique_ptr<KeptStreams>> KeptStreams::open(const std::filesystem::pa
   if (status.st_uid != geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return Error{ErrorCode::kIo, name + " is accessible to other users", "resume-directory"};
   }
-  if (flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
-    return io_error(name + " is in use by another server");
+  if (!lock_file(folder, LOCK_EX | LOCK_NB)) return io_error(name + " is in use by another server");
   ASSIGN_OR_RETURN(const bool is_made, claim(folder.get(), name, is_new));
   std::unique_ptr<KeptStreams> streams(
       new KeptStreams(directory, limits, std::move(folder), is_made));
@@ -217,7 +216,7 @@ void KeptStreams::hand_over() {
   entries_.clear();
   ended_.clear();
   num_bytes_ = 0;
-  flock(folder_.get(), LOCK_UN);
+  lock_file(folder_, LOCK_UN);
 }
 
 void KeptStreams::remove_all() {

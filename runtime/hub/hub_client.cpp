@@ -3,7 +3,6 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/file.hpp"
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/file_lock.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 
@@ -234,7 +234,7 @@ class Transfer {
     if (!lock_.valid()) {
       FileDescriptor lock(open(wanted_.lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
       if (!lock.valid()) return disk_error(wanted_.lock);
-      if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (!lock_file(lock, LOCK_EX | LOCK_NB)) {
         if (errno != EWOULDBLOCK) return disk_error(wanted_.lock);
         return false;
       }

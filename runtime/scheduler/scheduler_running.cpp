@@ -145,12 +145,13 @@ void Scheduler::commit_running(StepPlan& plan, const SizedRequest& sized,
     const std::size_t num_groups =
         answer.block_counts.size() / static_cast<std::size_t>(answer.num_allocated);
     const auto counts = std::span(answer.block_counts);
-    std::size_t before = 0, own = 0;
-    for (const std::int32_t n : counts.first(index * num_groups))
-      before += static_cast<std::size_t>(n);
+    if (index == 0) plan.num_blocks_taken = 0;
+    std::size_t own = 0;
     const auto own_counts = counts.subspan(index * num_groups, num_groups);
     for (const std::int32_t n : own_counts) own += static_cast<std::size_t>(n);
-    entry.blocks = StepPlan::append(plan.blocks, std::span(answer.block_ids).subspan(before, own));
+    entry.blocks = StepPlan::append(
+        plan.blocks, std::span(answer.block_ids).subspan(plan.num_blocks_taken, own));
+    plan.num_blocks_taken += own;
     entry.block_counts = StepPlan::append(plan.block_counts, own_counts);
   }
   if (!request.draft_token_ids.empty()) {

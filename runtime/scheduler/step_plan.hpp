@@ -74,7 +74,8 @@ struct Scheduler::StepPlan {
   std::vector<std::int32_t> encoder_items;
   std::vector<std::int32_t> external_items;
 
-  std::vector<SizedRequest> batch;  ///< of the running loop: requested together
+  std::vector<SizedRequest> batch;   ///< of the running loop: requested together
+  std::size_t num_blocks_taken = 0;  ///< of the answer's, by the requests of `batch` so far
   std::vector<RequestState*> skipped_waiting;
   std::vector<RequestState*> skipped_holding;
   std::vector<RequestState*> passed_by;  ///< for lack of blocks

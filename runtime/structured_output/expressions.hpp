@@ -160,7 +160,17 @@ class Expressions {
  private:
   static constexpr std::uint32_t kNoRow = std::numeric_limits<std::uint32_t>::max();
   static constexpr std::size_t kRowsPerChunk = 32;
-  class Depth;
+  /// Guards a recursion.
+  class Depth {
+   public:
+    explicit Depth(int& depth);
+    ~Depth() { --depth_; }
+    Depth(const Depth&) = delete;
+    Depth& operator=(const Depth&) = delete;
+
+   private:
+    int& depth_;
+  };
 
   ExpressionId intern(Node node, std::span<const ExpressionId> children = {});
   [[nodiscard]] std::size_t hash(const Node& node, std::span<const ExpressionId> children) const;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/file_lock.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
@@ -70,15 +70,6 @@ struct MappableFile {
   [[nodiscard]] ipc::mapping_handle_t get_mapping_handle() const { return {descriptor, false}; }
   [[nodiscard]] ipc::mode_t get_mode() const { return ipc::read_write; }
 };
-
-/// The lock of a file, which ends with the process. False: another process has it.
-bool try_flock(const FileDescriptor& file, int how) {
-  int result = 0;
-  do {
-    result = ::flock(file.get(), how | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  return result == 0;
-}
 
 /// The exclusive lock of one byte of a file.
 struct flock lock_of_byte(int number) {
@@ -278,7 +269,8 @@ SharedItems::SharedItems(Options options)
 
 SharedItems::~SharedItems() {
   // The last one removes it; a process that has opened it meanwhile detects that it was unlinked.
-  if (segment_->file.valid() && try_flock(segment_->file, LOCK_EX)) ::unlink(options_.file.c_str());
+  if (segment_->file.valid() && lock_file(segment_->file, LOCK_EX | LOCK_NB))
+    ::unlink(options_.file.c_str());
 }
 
 Result<std::shared_ptr<SharedItems>> SharedItems::open(Options options) {
@@ -328,7 +320,7 @@ Result<bool> SharedItems::enter(bool may_create) {
                  options_.file.string() + " is not a file of this user that is closed to others"};
   }
   RingHeader fresh;
-  const bool is_first = may_create && try_flock(segment.file, LOCK_EX);
+  const bool is_first = may_create && lock_file(segment.file, LOCK_EX | LOCK_NB);
   if (is_first) {
     std::error_code error;
     const auto space = std::filesystem::space(options_.file.parent_path(), error);
@@ -353,7 +345,7 @@ Result<bool> SharedItems::enter(bool may_create) {
       errno = failed;
       return items_error("make", options_.file);
     }
-  } else if (!try_flock(segment.file, LOCK_SH)) {
+  } else if (!lock_file(segment.file, LOCK_SH | LOCK_NB)) {
     return false;  // it is being made
   }
   if (::fstat(segment.file.get(), &status) != 0) return items_error("read", options_.file);
@@ -374,7 +366,7 @@ Result<bool> SharedItems::enter(bool may_create) {
   segment.num_slots = header.num_slots;
   segment.ring_offset = header.ring_offset;
   segment.ring_bytes = header.ring_bytes;
-  if (is_first) return try_flock(segment.file, LOCK_SH);
+  if (is_first) return lock_file(segment.file, LOCK_SH | LOCK_NB);
   const auto size = static_cast<std::uint64_t>(status.st_size);
   return header.magic == kItemsMagic && segment.num_slots > 0 && segment.num_slots <= kMaxSlots &&
          segment.ring_offset >= aligned(sizeof(RingHeader)) + segment.num_slots * sizeof(Slot) &&

@@ -2,7 +2,8 @@
 // batch, and taking the result in. None of it may grow with the length of the contexts.
 //
 // Usage: bench_step [options of Google Benchmark]; the arguments of a row are the running requests
-// and the tokens that each has when the first step begins.
+// and the tokens that each has when the first step begins, or up to 511 more: requests of equal
+// lengths would all get their new blocks in the same steps, one of 16.
 
 #include <benchmark/benchmark.h>
 
@@ -20,28 +21,29 @@ namespace {
 constexpr std::int32_t kBlockSize = 16;
 constexpr std::int64_t kVocabSize = 151936;
 constexpr std::int32_t kNumSteps = 512;
+/// The first step copies the prompts, which Scheduler and KVCacheManager share until then.
+constexpr std::int32_t kNumWarmUpSteps = 2;
+constexpr std::int32_t kMaxMoreTokens = 512;
 
 /// A Scheduler and the batch of its worker, with all requests past their prompts.
 class Engine {
  public:
   Engine(std::int32_t num_running, std::int32_t num_tokens)
-      : manager_(settings(num_running, num_tokens + kNumSteps + 2 * kBlockSize)),
+      : manager_(settings(num_running, num_tokens + kMaxMoreTokens + kNumSteps + 2 * kBlockSize)),
         port_(manager_),
         scheduler_(config(num_running, num_tokens), port_, nullptr) {
     for (std::int32_t i = 0; i < num_running; ++i) {
       EngineCoreRequest request;
       request.id = RequestId{static_cast<std::uint64_t>(i) + 1};
       request.params.max_tokens = kMaxLen;
-      for (TokenId token = 0; token < num_tokens; ++token)
+      const TokenId length = num_tokens + i * 37 % kMaxMoreTokens;
+      for (TokenId token = 0; token < length; ++token)
         request.prompt_token_ids.edit().push_back((token + i) % 1000);
       CHECK(scheduler_.add_request(std::move(request), 0).ok());
     }
-    schedule();
-    CHECK(std::ssize(step_.scheduled_ids) == num_running, step_.scheduled_ids.size());
-    encode();
-    decode();
-    fill_batch();
-    update();
+    run_step();
+    CHECK(std::ssize(batch_.rows()) == num_running, batch_.rows().size());
+    for (std::int32_t i = 0; i < kNumWarmUpSteps; ++i) run_step();
   }
 
   void schedule() { step_ = run_now(scheduler_.schedule(0)); }
@@ -61,6 +63,13 @@ class Engine {
     benchmark::DoNotOptimize(
         run_now(scheduler_.update_from_output(std::move(step_), std::move(result), 0)));
   }
+  void run_step() {
+    schedule();
+    encode();
+    decode();
+    fill_batch();
+    update();
+  }
   [[nodiscard]] std::size_t message_bytes() const noexcept { return message_.size(); }
 
  private:
@@ -77,7 +86,7 @@ class Engine {
     SchedulerConfig config;
     config.max_model_len = kMaxLen;
     config.max_num_seqs = num_running;
-    config.max_num_batched_tokens = num_running * num_tokens;
+    config.max_num_batched_tokens = num_running * (num_tokens + kMaxMoreTokens);
     return config;
   }
   KVCacheManager manager_;

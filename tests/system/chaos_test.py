@@ -77,6 +77,8 @@ class Chaos(unittest.TestCase):
                     wait_until(lambda: server.log().count("has been silent") > silences, "the silence to be noticed")
                     link("up")
                     wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
+                    # Each cut costs node-timeout-s and all prefills: without answers in between, clients would time out.
+                    clients.wait_for_answers(NUM_STREAMS // 4)
                 self.finish(server, clients, config, num_faults)
 
     def finish(self, server, clients, config, num_faults, num_incidents=None):

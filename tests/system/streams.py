@@ -9,7 +9,7 @@ import resource
 import threading
 import time
 
-from support import DEADLINE_S, SAMPLES
+from support import DEADLINE_S, SAMPLES, wait_until
 
 RECORDS = {"type": "array", "minItems": 3, "maxItems": 30,
            "items": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "size": {"type": "integer"}},
@@ -187,6 +187,11 @@ class Clients:
                 status = repr(error)
             if status != 400:
                 self.bad_answers.append((fields, status))
+
+    def wait_for_answers(self, count):
+        """Until so many more requests have ended."""
+        enough = self.num_requests + count
+        wait_until(lambda: self.num_requests >= enough, f"{count} answers")
 
     def end(self):
         self.ending.set()

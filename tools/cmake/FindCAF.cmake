@@ -4,6 +4,13 @@
 include(FindPackageHandleStandardArgs)
 find_package(CAF CONFIG QUIET COMPONENTS ${CAF_FIND_COMPONENTS})
 if(TARGET CAF::core)
+  # A target that is missing would be reported only where it is linked.
+  foreach(component ${CAF_FIND_COMPONENTS})
+    if(NOT TARGET CAF::${component})
+      message(FATAL_ERROR "CAF ${CAF_VERSION} in ${CAF_DIR} has no module '${component}', which the processes of a "
+              "topology communicate with: build it with CAF_ENABLE_IO_MODULE=ON")
+    endif()
+  endforeach()
   find_package_handle_standard_args(CAF CONFIG_MODE)
   return()
 endif()
