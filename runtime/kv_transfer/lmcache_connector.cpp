@@ -62,6 +62,14 @@ std::string lmcache_dtype(const KVCacheConfig& cache) {
   return "uint8";
 }
 
+std::size_t lmcache_chunk_bytes(const KVCacheConfig& cache, std::int32_t chunk_size) {
+  std::int64_t bytes = sizeof(BlobHeader);
+  for (const KVCacheGroup& group : cache.groups)
+    for (std::size_t i = 0; i < group.layers.size(); ++i)
+      bytes += chunk_size / group.spec.block_size * cache.page_bytes[i];
+  return static_cast<std::size_t>(bytes);
+}
+
 Result<void> LMCacheConnector::check(const KVConnectorContext& context,
                                      const lmcache::LMCacheConfig& config) {
   for (const KVCacheGroup& group : context.cache.groups)
@@ -334,7 +342,11 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
   }
   known->num_matched_after = num_local_tokens;
   if (num_tokens < config_.min_retrieve_tokens) num_tokens = 0;
-  return Match{num_tokens, /*async=*/true};
+  // No step waits for the network; and of several groups, blocks that could not be loaded cannot be
+  // told from each other.
+  known->is_layered =
+      config_.use_layerwise && cache_.groups.size() == 1 && known->medium != Medium::kRemote;
+  return Match{num_tokens, /*async=*/!known->is_layered};
 }
 
 KVConnector::Medium LMCacheConnector::medium(const RequestState& request) const {
@@ -353,7 +365,8 @@ void LMCacheConnector::update_state_after_alloc(const RequestState& request,
   known->num_seen = 0;
   if (lookup_ != nullptr) lookup_->forget(value(request.id));
   if (num_external_tokens == 0) return;
-  ChunkLoad load{.number = ++last_load_, .id = request.id, .chunks = {}};
+  ChunkLoad load{
+      .number = ++last_load_, .id = request.id, .is_layered = known->is_layered, .chunks = {}};
   const std::int32_t begin = known->num_matched_after;
   const std::int32_t end = begin + num_external_tokens;
   std::vector<Piece> loaded = pieces(*known, request, known->lookup_end);
@@ -378,7 +391,14 @@ void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) 
     const auto load = std::ranges::find_if(
         open_loads_, [id](const auto& numbered) { return numbered.second.id == id; });
     if (load == open_loads_.end()) continue;
-    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
+    const auto is_invalid = [&](const ChunkBlocks& chunk) {
+      return std::ranges::any_of(chunk.blocks, [&](BlockId block) {
+        return block != kNullBlock &&
+               std::ranges::find(output.invalid_block_ids, block) != output.invalid_block_ids.end();
+      });
+    };
+    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end() ||
+        (load->second.is_layered && std::ranges::any_of(load->second.chunks, is_invalid))) {
       for (const ChunkBlocks& chunk : load->second.chunks) {
         const ChunkId chunk_id{chunk.hash, chunk.tags};
         std::uint8_t tiers = 0;
@@ -392,6 +412,12 @@ void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) 
     }
     open_loads_.erase(load);
   }
+}
+
+void LMCacheConnector::on_failed_steps() {
+  sends_loads_again_ = true;
+  // Their requests begin anew, in other blocks.
+  std::erase_if(open_loads_, [](const auto& numbered) { return numbered.second.is_layered; });
 }
 
 // ---- saves --------------------------------------------------------------------------------------

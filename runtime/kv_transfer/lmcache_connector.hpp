@@ -47,7 +47,7 @@ class LMCacheConnector final : public KVConnector {
                                           const BlockTable& blocks) override;
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
-  void on_failed_steps() override { sends_loads_again_ = true; }
+  void on_failed_steps() override;
   [[nodiscard]] Medium medium(const RequestState& request) const override;
   /// False: the remote store keeps what it has.
   bool reset_cache() override;
@@ -72,6 +72,7 @@ class LMCacheConnector final : public KVConnector {
     std::int32_t lookup_end = 0;         ///< of the tokens that the last match was looked up for
     bool has_asked = false;              ///< the remote store
     Medium medium = Medium::kHost;       ///< the slowest one of the last match
+    bool is_layered = false;             ///< the next load is awaited by a step, layer by layer
     bool load_failed = false;
   };
   /// Tokens [begin, end): a full chunk, or what a prompt has behind its last one.
@@ -127,6 +128,9 @@ class LMCacheConnector final : public KVConnector {
                                              const ParallelConfig& parallel);
 /// The name of the cache's type in keys.
 [[nodiscard]] std::string lmcache_dtype(const KVCacheConfig& cache);
+
+/// The most that a rank stores of a chunk.
+[[nodiscard]] std::size_t lmcache_chunk_bytes(const KVCacheConfig& cache, std::int32_t chunk_size);
 
 /// LMCacheConnectorV1: see LMCacheConfig for what configures it.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_lmcache_connector(

@@ -42,11 +42,12 @@ struct StoreTier {
 /// the index forgets the blocks, and the request computes them; it is given no others.
 class StoreKVConnector final : public KVConnector {
  public:
-  /// `describes_events`: events have tokens and parents, as those of the cache itself. Errors:
+  /// `describes_events`: events have tokens and parents, as those of the cache itself. `layered`: a
+  /// request is computed while it is loaded, layer by layer, where there is one group. Errors:
   /// kInvalidArgument, an unknown policy.
   [[nodiscard]] static Result<std::shared_ptr<KVConnector>> create(
       const KVConnectorContext& context, const std::vector<StoreTier>& tiers,
-      bool describes_events = false);
+      bool describes_events = false, bool layered = false);
 
   void on_new_request(const KVCacheRequest& request) override;
   [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
@@ -141,6 +142,7 @@ class StoreKVConnector final : public KVConnector {
   std::vector<std::int64_t> stored_bytes_;  // per group
   std::vector<Tier> tiers_;
   bool describes_events_;
+  bool is_layered_ = false;
   std::vector<KVCacheEvent> events_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;
