@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "runtime/base/check.hpp"
@@ -28,9 +29,8 @@ class BlockTransfers::Store {
   void save(const StoreKey& key, Blob blob, std::uint8_t tier);
   [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load,
                                                                       bool checks_content = true);
-  [[nodiscard]] Result<std::shared_ptr<const Blob>> read_block(const StoreKey& key,
-                                                               std::size_t first_tier,
-                                                               bool checks_content = true);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read_blocks(
+      std::span<const StoreKey> keys, std::size_t first_tier, bool checks_content = true);
 
   std::vector<std::unique_ptr<BlockStore>> tiers_;
   BlockOrigin origin_;
@@ -98,8 +98,8 @@ std::optional<BlockTransfers::Loaded> BlockTransfers::Store::perform(Job& job) {
   } else if (const auto* const removal = std::get_if<Removal>(&job)) {
     tiers_.at(removal->tier)->remove(removal->key);
   } else if (const auto* const copy = std::get_if<Copy>(&job)) {
-    const auto blob = read_block(copy->key, copy->tier + std::size_t{1});
-    if (blob.ok()) save(copy->key, **blob, copy->tier);
+    const auto blobs = read_blocks({&copy->key, 1}, copy->tier + std::size_t{1});
+    if (blobs.ok()) save(copy->key, *blobs->front(), copy->tier);
   } else if (const auto* const move_job = std::get_if<Move>(&job)) {
     const auto moved = move(*move_job);
     if (!moved.ok() && !move_error_) move_error_ = moved.error();
@@ -144,8 +144,8 @@ void BlockTransfers::Store::load_layers(const Layers& layers) {
 
 Result<void> BlockTransfers::Store::move(const Move& move) {
   if (!move.is_import) {
-    ASSIGN_OR_RETURN(const auto blob, read_block(move.key, 0));
-    return move.folder->save(move.key, *blob);
+    ASSIGN_OR_RETURN(const auto blobs, read_blocks({&move.key, 1}, 0));
+    return move.folder->save(move.key, *blobs.front());
   }
   ASSIGN_OR_RETURN(const auto blob, move.folder->load(move.key));
   const auto group = static_cast<std::size_t>(move.key.group);
@@ -164,33 +164,48 @@ void BlockTransfers::Store::save(const StoreKey& key, Blob blob, std::uint8_t ti
 
 Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::Store::read(const BlockLoad& load,
                                                                              bool checks_content) {
-  std::vector<std::shared_ptr<const Blob>> blobs;
-  for (const KeyedBlock& block : load.blocks) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const Blob> blob, read_block(block.key, 0, checks_content));
-    blobs.push_back(std::move(blob));
-  }
-  return blobs;
+  std::vector<StoreKey> keys;
+  for (const KeyedBlock& block : load.blocks) keys.push_back(block.key);
+  return read_blocks(keys, 0, checks_content);
 }
 
-/// A blob that is not as it should be is removed. Errors: of the last tier.
-Result<std::shared_ptr<const Blob>> BlockTransfers::Store::read_block(const StoreKey& key,
-                                                                      std::size_t first_tier,
-                                                                      bool checks_content) {
+/// From the first tier that has each. A blob that is not as it should be is removed. Errors: of the
+/// last tier.
+Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::Store::read_blocks(
+    std::span<const StoreKey> keys, std::size_t first_tier, bool checks_content) {
+  std::vector<std::shared_ptr<const Blob>> blobs(keys.size());
   std::optional<Error> error;
-  for (std::size_t tier = first_tier; tier < tiers_.size(); ++tier) {
+  std::vector<StoreKey> missing(keys.begin(), keys.end());
+  std::vector<std::size_t> places(keys.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  for (std::size_t tier = first_tier; tier < tiers_.size() && !missing.empty(); ++tier) {
     BlockStore& store = *tiers_[tier];
-    auto blob = store.load(key);
-    if (!blob.ok()) {
-      error = std::move(blob).error();
-      continue;
+    auto found = store.load_all(missing);
+    std::vector<StoreKey> left;
+    std::vector<std::size_t> left_places;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const StoreKey& key = missing[i];
+      if (found[i].ok()) {
+        const auto group = static_cast<std::size_t>(key.group);
+        const auto check = checks_content ? check_blob : check_blob_header;
+        const auto checked = check(**found[i], origin_, key, block_bytes_.at(group));
+        if (checked.ok()) {
+          blobs[places[i]] = *std::move(found[i]);
+          continue;
+        }
+        store.remove(key);
+        error =
+            Error{checked.error().code, store.place_of(key) + ": " + checked.error().message, {}};
+      } else {
+        error = std::move(found[i]).error();
+      }
+      left.push_back(key);
+      left_places.push_back(places[i]);
     }
-    const auto group = static_cast<std::size_t>(key.group);
-    const auto check = checks_content ? check_blob : check_blob_header;
-    const auto checked = check(**blob, origin_, key, block_bytes_.at(group));
-    if (checked.ok()) return blob;
-    store.remove(key);
-    error = Error{checked.error().code, store.place_of(key) + ": " + checked.error().message, {}};
+    missing = std::move(left);
+    places = std::move(left_places);
   }
+  if (missing.empty()) return blobs;
   CHECK(error.has_value(), first_tier, tiers_.size());
   return *std::move(error);
 }

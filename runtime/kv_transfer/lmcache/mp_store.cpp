@@ -102,7 +102,7 @@ class MpStore final : public RemoteStore {
         const MpKey key = key_of(keys[count], /*is_lookup=*/true);
         ASSIGN_OR_RETURN(const bool has, look_up(key));
         if (has) {
-          ASSIGN_OR_RETURN(const MpFrames free, mp_free_lookup_locks(++number_, key));
+          ASSIGN_OR_RETURN(const MpFrames free, mp_free_lookup_locks(++number_, key, 1));
           RETURN_IF_ERROR(call(free));
         }
         send(mp_end_session(++number_, key.request_id));

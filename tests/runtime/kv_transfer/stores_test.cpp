@@ -198,6 +198,27 @@ BOOST_AUTO_TEST_CASE(a_store_of_files_holds_what_it_was_given_and_lists_it) {
   BOOST_TEST((list_block_files(path).back() == key_of(3, 3)));
 }
 
+BOOST_AUTO_TEST_CASE(many_files_are_read_at_once_and_each_that_is_wrong_alone) {
+  const BlockFolder folder;
+  const auto store = make_file_block_store(folder.path().string());
+  std::vector<StoreKey> keys;
+  for (std::uint8_t i = 1; i <= 100; ++i) {
+    keys.push_back(key_of(i));
+    if (i % 7 != 0) BOOST_TEST(store->save(keys.back(), sealed_blob(keys.back(), i * 50u)).ok());
+  }
+  fs::resize_file(store->place_of(keys[4]), 0);
+  const auto blobs = store->load_all(keys);
+  BOOST_REQUIRE(blobs.size() == keys.size());
+  for (std::uint8_t i = 1; i <= 100; ++i) {
+    const auto& blob = blobs[i - 1u];
+    BOOST_TEST(blob.ok() == (i % 7 != 0));
+    if (!blob.ok())
+      BOOST_TEST((blob.error().code == ErrorCode::kNotFound));
+    else
+      BOOST_TEST((**blob == (i == 5 ? Blob() : sealed_blob(keys[i - 1u], i * 50u))));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_named) {
   const BlockFolder folder;
   std::ofstream(folder.path() / "01") << "a file in the place of a folder";
