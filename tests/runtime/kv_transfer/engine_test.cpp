@@ -205,6 +205,29 @@ BOOST_AUTO_TEST_CASE(what_was_cut_changed_or_deleted_is_computed_and_written_ane
   BOOST_TEST((engine.run(some_prompts()) == expected));
 }
 
+BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
+  const BlockFolder folder;
+  EngineSetup setup{.transfer = offloading(R"({"use_layerwise":true,"secondary_tiers":[)"
+                                           R"({"type":"fs","root_dir":")" +
+                                           folder.path().string() + R"("}]})")};
+  const std::vector<Answer> expected = plain_answers(setup);
+  {
+    TransferEngine engine(setup);
+    engine.run(some_prompts());
+  }
+  for (const fs::path& path : files_of(folder)) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-9, std::ios::end);
+    file << "damaged";
+  }
+  TransferEngine engine(setup);
+  const RequestId id = engine.add(some_prompts()[4], "");
+  static_cast<void>(engine.step());  // it loads, and fails
+  BOOST_TEST(engine.num_external_hits() > 0u);
+  engine.abort(id);
+  BOOST_TEST((engine.run({some_prompts()[4]}) == std::vector{expected[4]}));
+}
+
 BOOST_AUTO_TEST_CASE(reads_that_hang_are_misses_whatever_reads) {
   const std::vector<Answer> expected = plain_answers({});
   for (const std::string extra : {"", R"("use_layerwise":true,)"}) {
