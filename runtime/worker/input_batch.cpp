@@ -118,7 +118,9 @@ void InputBatch::update_known(const CachedRequestData& data) {
     const auto found = requests_.find(value(data.ids[i]));
     CHECK(found != requests_.end(), value(data.ids[i]));
     WorkerRequest& request = found->second;
-    if (i < data.num_output_tokens.size())
+    // It has not advanced: what was computed in between does not count.
+    if (data.num_computed_tokens[i] <= request.num_computed_tokens &&
+        i < data.num_output_tokens.size())
       keep_tokens(request,
                   static_cast<std::size_t>(request.num_prompt_tokens + data.num_output_tokens[i]));
     request.num_computed_tokens = data.num_computed_tokens[i];

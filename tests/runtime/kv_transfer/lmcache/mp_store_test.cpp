@@ -26,7 +26,7 @@ class FakeMpServer {
  public:
   enum class Fault : std::uint8_t { kNone, kSilent, kGarbage, kSlotOutside, kNoSharedMemory };
 
-  FakeMpServer() : name_("/troupe-mp-test-" + std::to_string(getpid())) {
+  FakeMpServer() : name_("/lmcache-mp-test-" + std::to_string(getpid())) {
     const int file = ::shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600);
     BOOST_REQUIRE(file >= 0);
     BOOST_REQUIRE(::ftruncate(file, kValueBytes * kNumSlots) == 0);
