@@ -96,6 +96,9 @@ class LMCacheConnector final : public KVConnector {
   [[nodiscard]] std::int32_t first_needed_token(std::size_t group, std::int32_t num_computed) const;
   [[nodiscard]] ChunkBlocks chunk_blocks(const Request& known, const Piece& piece,
                                          std::int32_t begin, std::int32_t num_computed) const;
+  /// From all tiers.
+  void forget(const lmcache::ChunkId& id);
+  [[nodiscard]] bool has_layered_loads() const;
   void add(lmcache::TierIndex& tier, std::uint8_t bit, const Piece& piece, std::uint8_t& tiers);
   void remove(const lmcache::ChunkId& id, std::uint8_t tiers);
   void save_pieces(Request& known, std::int32_t num_computed, std::int32_t num_known);
@@ -114,6 +117,9 @@ class LMCacheConnector final : public KVConnector {
   lmcache::TierIndex disk_;
   lmcache::TierIndex remote_;  // what was put there lately; each counts as one byte
   bool has_windows_;           // of some layers
+  bool is_layered_;            // where a load allows it
+  /// Chunks that steps save whose layered loads may fail: they may be computed from those.
+  std::vector<lmcache::ChunkId> doubtful_saves_;
   std::unique_ptr<lmcache::RemoteLookup> lookup_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;

@@ -127,6 +127,9 @@ class StoreKVConnector final : public KVConnector {
   /// False: the tier has no room for it.
   bool add(const StoreKey& key, std::size_t tier);
   void remove(const StoreKey& key, std::size_t tier);
+  /// From all tiers.
+  void forget(const StoreKey& key);
+  [[nodiscard]] bool has_layered_loads() const;
   void record_stored(const Request& request, const StoreKey& key, std::int32_t block,
                      const char* medium);
   [[nodiscard]] bool has(const StoreKey& key) const;
@@ -143,6 +146,8 @@ class StoreKVConnector final : public KVConnector {
   std::vector<Tier> tiers_;
   bool describes_events_;
   bool is_layered_ = false;
+  /// Blocks that steps save whose layered loads may fail: they may be computed from those.
+  std::vector<StoreKey> doubtful_saves_;
   std::vector<KVCacheEvent> events_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;

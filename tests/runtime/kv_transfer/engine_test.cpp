@@ -220,7 +220,16 @@ BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
     file.seekp(-9, std::ios::end);
     file << "damaged";
   }
+  // What a step computes from them is stored by nobody, either.
+  std::vector<TokenId> longer = some_prompts()[3];
+  for (TokenId token = 5; token < 17; ++token) longer.push_back(token);
+  const std::vector<Answer> expected_longer = TransferEngine({.num_blocks = 200}).run({longer});
   TransferEngine engine(setup);
+  for (int round = 0; round < 3; ++round) {
+    BOOST_TEST((engine.run({longer}) == expected_longer));
+    engine.reset_prefix_cache();
+  }
+  BOOST_TEST(engine.num_external_hits() > 0u);
   const RequestId id = engine.add(some_prompts()[4], "");
   static_cast<void>(engine.step());  // it loads, and fails
   BOOST_TEST(engine.num_external_hits() > 0u);
