@@ -403,11 +403,14 @@ std::int64_t row_in_file(std::int64_t row, std::int64_t head_dim) {
 
 std::uint16_t f16_bits(float value) {
   const float rounded = round_to_f16(value);
-  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
-    if (widen_f16(static_cast<std::uint16_t>(bits)) == std::fabs(rounded))
-      return static_cast<std::uint16_t>(bits | (std::signbit(rounded) ? 0x8000 : 0));
+  // Positive numbers are in the order of their bits.
+  std::uint32_t bits = 0;
+  for (std::uint32_t bit = 1U << 14; bit != 0; bit >>= 1) {
+    if ((bits | bit) < 0x7c00 &&
+        widen_f16(static_cast<std::uint16_t>(bits | bit)) <= std::fabs(rounded))
+      bits |= bit;
   }
-  return 0;
+  return static_cast<std::uint16_t>(bits | (std::signbit(rounded) ? 0x8000U : 0U));
 }
 
 void GgufWriter::begin(std::string_view key, std::uint32_t type) {

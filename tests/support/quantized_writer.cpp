@@ -13,6 +13,7 @@
 #include "runtime/models/half_floats.hpp"
 #include "runtime/models/quantize.hpp"
 #include "runtime/models/safetensors.hpp"
+#include "tests/support/gguf_writer.hpp"
 
 namespace troupe {
 namespace {
@@ -25,18 +26,6 @@ constexpr std::int64_t kFp8BlockSize = 32;
 template <class T>
 std::string bytes_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-/// Exact for what round_to_f16 gives. Pre: not negative.
-std::uint16_t f16_bits(float value) {
-  std::uint16_t low = 0;
-  std::uint16_t high = 0x7c00;
-  while (low + 1 < high) {  // numbers rise with their bits
-    const auto middle = static_cast<std::uint16_t>((low + high) / 2);
-    (widen_f16(middle) <= value ? low : high) = middle;
-  }
-  if (widen_f16(low) != value) throw std::runtime_error(std::to_string(value) + " is no f16");
-  return low;
 }
 
 /// To the nearest number that the type has.

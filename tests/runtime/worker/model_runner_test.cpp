@@ -105,6 +105,8 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
                                     name == "qwen2_moe" || name == "gpt_oss_mxfp4" ||
                                     name == "llama4_text" || name == "deepseek_v3";
         if (!has_own_layers && (testing::kSanitized || isa != available_isas().back())) continue;
+        // One model reaches the kernels of each instruction set, whose own tests have their shapes.
+        if (testing::kSanitized && isa != available_isas().back() && name != "llama") continue;
         // What the steps do to batches and blocks depends on no kernel: the rest gets everything
         // that reaches kernels in one run.
         const bool is_thorough =
