@@ -18,11 +18,12 @@ namespace {
 constexpr std::string_view kUsage =
     "generate [MODEL] [options] < requests.jsonl > answers.jsonl\n\n"
     "Batch inference. Each input line is the body of a request to /v1/completions, or to\n"
-    "/v1/chat/completions if it has \"messages\". Each output line is {\"index\", \"choices\":\n"
-    "[{\"index\", \"text\", \"token_ids\", \"finish_reason\", \"stop_reason\", \"logprobs\"}],\n"
-    "\"prompt_token_ids\", \"usage\"} or {\"index\", \"error\"}, where index is the number of the "
-    "input\n"
-    "line, from 0. Outputs are in the order of the inputs. The exit code is 1 if a line failed.";
+    "/v1/chat/completions if it has \"messages\"; \"model\" may name an adapter. Each output line\n"
+    "is {\"index\", \"choices\": [{\"index\", \"text\", \"token_ids\", \"finish_reason\",\n"
+    "\"stop_reason\", \"logprobs\"}], \"prompt_token_ids\", \"usage\"} or {\"index\", \"error\"}, "
+    "where\n"
+    "index is the number of the input line, from 0. Outputs are in the order of the inputs. The\n"
+    "exit code is 1 if a line failed.";
 
 /// Limit of finished lines that wait for slower ones before them, relative to requests in flight.
 constexpr std::size_t kMaxHeldFactor = 4;
@@ -53,9 +54,12 @@ class Batch {
     line.index = index;
     auto request = BatchRequest::parse(body, engine_.request_defaults());
     if (!request.ok()) return answer(line, batch_error_json(index, request.error()), true);
+    auto model = engine_.served_model(request->model());
+    if (!model.ok()) return answer(line, batch_error_json(index, model.error()), true);
+    request->set_adapter(std::move(model->lora));
     line.request = std::move(request).value();
     for (GenerateRequest& part : line.request->take_requests()) {
-      line.ids.push_back(engine_.submit(std::move(part)));
+      line.ids.push_back(engine_.submit(std::move(part), line.request->placement()));
       running_.emplace(line.ids.back(), Running{&line, line.ids.size() - 1});
     }
   }

@@ -1,9 +1,11 @@
 #include "tools/offline_engine.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
+#include "actors/deadlines.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/config/topology.hpp"
 #include "tools/progress.hpp"
@@ -23,6 +25,8 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line, H
   RETURN_IF_ERROR(offline->config_.apply(line.caf_entries));
   offline->system_.emplace(offline->config_);
   ProgressBar progress("loading");
+  offline->model_names_ = line.options.model.served_model_name;
+  offline->has_adapters_ = line.options.engine.enable_lora;
   auto engine = troupe::start(
       *offline->system_,
       {.options = line.options,
@@ -32,6 +36,11 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line, H
            [](const std::string& reason) {
              std::fprintf(stderr, "troupe: the engine failed: %s\n", reason.c_str());
              std::_Exit(kExitFailure);  // the main thread waits for outputs that will not arrive
+           },
+       .on_spawned =
+           [link = offline->scheduler_](const std::string& kind, const caf::actor& actor) {
+             const std::lock_guard lock(link->mutex);
+             if (kind == "scheduler") link->actor = actor;
            }});
   if (!engine.ok()) {
     progress.finish();
@@ -45,17 +54,41 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line, H
 
 OfflineEngine::~OfflineEngine() {
   self_.reset();
+  {
+    const std::lock_guard lock(scheduler_->mutex);
+    scheduler_->actor = nullptr;
+  }
   if (system_ && engine_.supervisor) stop(*system_, engine_, 0);
   guard_.arm(exit_code_);
 }
 
-RequestId OfflineEngine::submit(GenerateRequest request) {
+Result<ServedModel> OfflineEngine::served_model(const std::string& model) {
+  const bool is_base =
+      model.empty() || std::ranges::find(model_names_, model) != model_names_.end();
+  if (is_base || !has_adapters_) return find_served_model(model, model_names_, {});
+  SchedulerActor scheduler;
+  {
+    const std::lock_guard lock(scheduler_->mutex);
+    scheduler = caf::actor_cast<SchedulerActor>(scheduler_->actor);
+  }
+  AdapterReply adapters;
+  ask(self_->ptr(), scheduler, kControlDeadline, ListAdapters{})
+      .receive([&](AdapterReply& answer) { adapters = std::move(answer); },
+               [&](const caf::error& error) {
+                 adapters.error = Error{ErrorCode::kInternal, to_text(error, *system_)};
+               });
+  if (adapters.error) return *adapters.error;
+  return find_served_model(model, model_names_, adapters.adapters);
+}
+
+RequestId OfflineEngine::submit(GenerateRequest request, Placement placement) {
   const RequestId id{next_id_};
   next_id_ += static_cast<std::uint64_t>(request.params.n);
   request.id = id;
   if (request.external_id.empty()) request.external_id = to_string(id);
   request.arrival_time = wall_seconds();
-  send(self_->ptr(), engine_.handles.router, SubmitRequest{.request = std::move(request)});
+  send(self_->ptr(), engine_.handles.router,
+       SubmitRequest{.request = std::move(request), .placement = std::move(placement)});
   return id;
 }
 

@@ -4,11 +4,15 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "actors/module.hpp"
 #include "actors/shutdown_guard.hpp"
 #include "actors/system_config.hpp"
+#include "runtime/http/served_model.hpp"
 #include "tools/commands.hpp"
 
 namespace troupe::tools {
@@ -23,7 +27,7 @@ class OfflineEngine {
   ~OfflineEngine();
 
   /// Sets `id` and `arrival_time`; returns the id.
-  RequestId submit(GenerateRequest request);
+  RequestId submit(GenerateRequest request, Placement placement = {});
   void abort(RequestId id);
   /// Waits for the outputs of the next step.
   [[nodiscard]] RequestOutputs next();
@@ -37,6 +41,9 @@ class OfflineEngine {
   /// Where it serves HTTP.
   [[nodiscard]] std::uint16_t port() const { return engine_.started.port; }
   [[nodiscard]] const ModelLoaded& model() const { return engine_.started.model; }
+  /// What a request's `model` stands for. Errors: those of find_served_model; kInternal, the engine
+  /// does not say which adapters it has.
+  [[nodiscard]] Result<ServedModel> served_model(const std::string& model);
   /// Defaults for request bodies.
   [[nodiscard]] const ServerDefaults& request_defaults() const {
     return engine_.handles.request_defaults;
@@ -54,6 +61,14 @@ class OfflineEngine {
   std::optional<caf::actor_system> system_;
   std::optional<caf::scoped_actor> self_;
   Engine engine_;
+  std::vector<std::string> model_names_;
+  bool has_adapters_ = false;
+  /// The Scheduler of one group: all have the same adapters. Set whenever one is spawned.
+  struct SchedulerLink {
+    std::mutex mutex;
+    caf::actor actor;
+  };
+  std::shared_ptr<SchedulerLink> scheduler_ = std::make_shared<SchedulerLink>();
   std::uint64_t next_id_ = 1;
 };
 

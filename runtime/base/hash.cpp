@@ -1,6 +1,3 @@
-// The one-shot functions of OpenSSL 3 look up the algorithm at each call, which costs more than
-// hashing a block; the older streaming functions do not.
-#define OPENSSL_SUPPRESS_DEPRECATED
 #include "runtime/base/hash.hpp"
 
 #include <openssl/sha.h>
@@ -9,6 +6,10 @@
 
 namespace troupe {
 
+// The one-shot functions of OpenSSL 3 look up the algorithm at each call, which costs more than
+// hashing a block; the older streaming functions do not.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 std::array<std::uint8_t, 32> sha256(std::span<const std::uint8_t> bytes) {
   std::array<std::uint8_t, 32> digest;
   SHA256_CTX context;
@@ -17,6 +18,7 @@ std::array<std::uint8_t, 32> sha256(std::span<const std::uint8_t> bytes) {
   SHA256_Final(digest.data(), &context);
   return digest;
 }
+#pragma GCC diagnostic pop
 
 std::array<std::uint8_t, 16> xxh3_128(std::span<const std::uint8_t> bytes) {
   XXH128_canonical_t canonical;

@@ -72,7 +72,7 @@ constexpr OwnField kMessagesOwnFields[] = {
     {"tool_choice", JsonTypes::kObject},          {"thinking", JsonTypes::kObject},
     {"output_config", JsonTypes::kObject},        {"metadata", JsonTypes::kObject},
     {"cache_control", JsonTypes::kObject},        {"service_tier", JsonTypes::kText},
-    {"chat_template_kwargs", JsonTypes::kObject},
+    {"chat_template_kwargs", JsonTypes::kObject}, {"output_format", JsonTypes::kObject},
 };
 constexpr std::array kUnsupportedInMessages = {"mcp_servers", "container"};
 
@@ -375,21 +375,29 @@ Result<void> add_thinking(const Json& given, const ServerDefaults& defaults, Jso
   return {};
 }
 
+/// {"type": "json_schema", "schema": ...}
+Result<void> add_output_format(const Json& format, const std::string& where, Json& chat) {
+  if (!format.is_object()) return wrong(where, "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, text_of(format, "type", where));
+  const auto schema = format.find("schema");
+  if (type != "json_schema") return wrong(where + ".type", "must be json_schema");
+  if (schema == format.end()) return wrong(where + ".schema", "Field required");
+  chat["response_format"] = {{"type", "json_schema"},
+                             {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+  return {};
+}
+
+/// `output_config`, and `output_format`, the older name of its format.
 Result<void> add_output_config(const Json& given, Json& chat) {
+  if (const auto older = given.find("output_format"); older != given.end() && !older->is_null())
+    RETURN_IF_ERROR(add_output_format(*older, "output_format", chat));
   const auto config = given.find("output_config");
   if (config == given.end() || config->is_null()) return {};
   if (const auto effort = config->find("effort"); effort != config->end() && !effort->is_null())
     chat["reasoning_effort"] = *effort;
   const auto format = config->find("format");
   if (format == config->end() || format->is_null()) return {};
-  if (!format->is_object()) return wrong("output_config.format", "must be an object");
-  ASSIGN_OR_RETURN(const std::string type, text_of(*format, "type", "output_config.format"));
-  const auto schema = format->find("schema");
-  if (type != "json_schema") return wrong("output_config.format.type", "must be json_schema");
-  if (schema == format->end()) return wrong("output_config.format.schema", "Field required");
-  chat["response_format"] = {{"type", "json_schema"},
-                             {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
-  return {};
+  return add_output_format(*format, "output_config.format", chat);
 }
 
 Result<void> add_stop_sequences(const Json& given, Json& chat) {

@@ -203,10 +203,12 @@ class ChatGeneration final : public Generation {
     answer.prompt_token_ids = shown_prompt_ids(part);
     if (!part.prompt_logprobs.empty()) answer.prompt_logprobs = &part.prompt_logprobs;
     if (show_prompt_text_) answer.prompt_text = &part.prompt_text;
+    note_completion();
     return writer_->whole(answer, format());
   }
 
   void append_end(std::string& out) override {
+    note_completion();
     writer_->append_end(out, usage());
     Generation::append_end(out);
   }

@@ -82,6 +82,10 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
   advanced_.resize(shown_.samples.size());
 }
 
+void Generation::note_completion() {
+  head_.completed = static_cast<std::int64_t>(context_.environment.wall_clock());
+}
+
 Generation::~Generation() {
   constexpr std::size_t kSampleBytes = 8 << 10;  // in this object, in the engine and between them
   constexpr std::size_t kBodyFactor = 8;         // for its parsed, rendered and tokenized forms

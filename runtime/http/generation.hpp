@@ -112,6 +112,8 @@ class Generation : public Exchange {
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
   [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
   [[nodiscard]] const AnswerHead& head() const noexcept { return head_; }
+  /// The answer is complete now.
+  void note_completion();
   [[nodiscard]] const ChoiceFormat& format() const noexcept { return format_; }
   [[nodiscard]] std::vector<Part>& parts() noexcept { return parts_; }
 
@@ -133,7 +135,7 @@ class Generation : public Exchange {
   std::string ec_transfer_params_;  // the same
   ResponseSink& sink_;
   const Dialect& dialect_;
-  const AnswerHead head_;
+  AnswerHead head_;
   const ChoiceFormat format_;
   const bool stream_;
   const StreamOptions stream_options_;

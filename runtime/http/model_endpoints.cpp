@@ -65,7 +65,7 @@ void append_model(std::string& out, const ServiceContext& context, const HttpReq
 
 Result<Answer> try_show_model(ServiceContext& context, const HttpRequest& http,
                               ResponseSink& sink) {
-  ASSIGN_OR_RETURN(const ServiceContext::ResolvedModel model,
+  ASSIGN_OR_RETURN(const ServedModel model,
                    context.resolve_model(unescaped(http.path().substr(kModelsPath.size() + 1))));
   std::string json;
   append_model(json, context, http,

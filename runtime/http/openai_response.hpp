@@ -18,6 +18,7 @@ struct AnswerHead {
   std::string id;
   std::int64_t created = 0;  ///< seconds since 1970
   std::string model;
+  std::int64_t completed = 0;  ///< seconds since 1970; 0: it is not complete
 };
 
 /// Token counts of a response, over all prompts and samples.

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/check.hpp"
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/http/anthropic.hpp"
 #include "runtime/http/body_shape.hpp"
@@ -280,7 +279,7 @@ SchemaJson answer_schema(const SchemaJson& form) {
   return form.is_object() ? object_schema(form) : text_schema(form.get<std::string>());
 }
 
-SchemaJson content_of(const DescribedAnswer& answer) {
+SchemaJson content_of(const RouteAnswer& answer) {
   SchemaJson content = SchemaJson::object();
   if (!answer.schema.empty()) content["application/json"]["schema"] = reference(answer.schema);
   if (!answer.media.empty())
@@ -290,8 +289,8 @@ SchemaJson content_of(const DescribedAnswer& answer) {
   return content;
 }
 
-SchemaJson operation_of(const DescribedRoute& route, const DescribedAnswer& answer,
-                        const ServerDefaults& defaults) {
+SchemaJson operation_of(const DescribedRoute& route, const ServerDefaults& defaults) {
+  const RouteAnswer& answer = route.answer;
   SchemaJson operation = SchemaJson::object(), parameters = SchemaJson::array();
   const auto add_parameter = [&](std::string_view name, const char* place, bool is_required) {
     parameters.push_back({{"name", name},
@@ -299,7 +298,7 @@ SchemaJson operation_of(const DescribedRoute& route, const DescribedAnswer& answ
                           {"required", is_required},
                           {"schema", {{"type", "string"}, {"minLength", is_required ? 1 : 0}}}});
   };
-  if (answer.path.find("{id}") != std::string_view::npos) add_parameter("id", "path", true);
+  if (route.path.find("{id}") != std::string_view::npos) add_parameter("id", "path", true);
   if (!answer.query.empty())
     for (const std::string_view name : split(answer.query, ','))
       add_parameter(name, "query", false);
@@ -314,13 +313,6 @@ SchemaJson operation_of(const DescribedRoute& route, const DescribedAnswer& answ
       {"content", {{"application/json", {{"schema", reference("Error")}}}}}};
   if (route.needs_key) operation["security"] = SchemaJson::array({{{"key", SchemaJson::array()}}});
   return operation;
-}
-
-/// Whether the route has this path.
-bool leads_to(const DescribedRoute& route, const DescribedAnswer& answer) {
-  if (route.method != answer.method) return false;
-  return route.path == answer.path ||
-         (route.path.ends_with('/') && answer.path.starts_with(std::string(route.path) + "{id}"));
 }
 
 std::string lower_case(std::string_view text) {
@@ -369,16 +361,8 @@ fetch("openapi.json").then(r => r.json()).then(api => {
 std::string openapi_json(std::span<const DescribedRoute> routes, const ServerDefaults& defaults,
                          std::string_view version) {
   SchemaJson paths = SchemaJson::object();
-  for (const DescribedRoute& route : routes) {
-    bool is_described = false;
-    for (const DescribedAnswer& answer : described_answers()) {
-      if (!leads_to(route, answer)) continue;
-      is_described = true;
-      paths[std::string(answer.path)][lower_case(route.method)] =
-          operation_of(route, answer, defaults);
-    }
-    CHECK(is_described, route.method, route.path);
-  }
+  for (const DescribedRoute& route : routes)
+    paths[std::string(route.path)][lower_case(route.method)] = operation_of(route, defaults);
   SchemaJson schemas = SchemaJson::object();
   const SchemaJson forms = SchemaJson::parse(kAnswerSchemas);
   for (const auto& [name, form] : forms.items()) schemas[name] = answer_schema(form);

@@ -9,9 +9,18 @@
 
 namespace troupe {
 
+/// What a route answers. The names of schemas are those of `kAnswerSchemas`.
+struct RouteAnswer {
+  std::string_view schema = {};  ///< of the answer; empty: it is not JSON
+  std::string_view media = {};   ///< if it is not JSON; empty: there is no body
+  std::string_view stream = {};  ///< the media type of streams; empty: there are none
+  std::string_view query = {};   ///< the names of parameters, with commas between them
+};
+
 struct DescribedRoute {
   std::string_view method;
-  std::string_view path;       ///< with a trailing slash: followed by an id
+  std::string_view path;  ///< may have "{id}" in it
+  RouteAnswer answer;
   Prepare* prepare = nullptr;  ///< of routes that take JSON
   bool needs_key = false;
 };
@@ -25,17 +34,6 @@ struct DescribedRoute {
 [[nodiscard]] std::string_view docs_page() noexcept;
 
 // ---- openapi_answers.cpp
-
-/// What a route answers. The names of schemas are those of `kAnswerSchemas`.
-struct DescribedAnswer {
-  std::string_view method;
-  std::string_view path;         ///< in full
-  std::string_view schema;       ///< of the answer; empty: it is not JSON
-  std::string_view media = {};   ///< if it is not JSON; empty: there is no body
-  std::string_view stream = {};  ///< the media type of streams; empty: there are none
-  std::string_view query = {};   ///< the names of parameters, with commas between them
-};
-[[nodiscard]] std::span<const DescribedAnswer> described_answers() noexcept;
 
 /// Schemas by name, in a short form: types by name ("string", or that of a schema), "?" after a
 /// type for null, after a name for a member that may be missing, [type] for an array, {"*": type}

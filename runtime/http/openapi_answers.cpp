@@ -1,85 +1,6 @@
 #include "runtime/http/openapi.hpp"
 
 namespace troupe {
-namespace {
-
-constexpr std::string_view kEvents = "text/event-stream";
-constexpr std::string_view kLines = "application/x-ndjson";
-constexpr std::string_view kPlain = "text/plain";
-
-// clang-format off
-constexpr DescribedAnswer kDescribedAnswers[] = {
-    {"GET", "/openapi.json", "Any"},
-    {"GET", "/docs", "", "text/html"},
-    {"GET", "/health", ""},
-    {"GET", "/ping", ""},
-    {"POST", "/ping", ""},
-    {"GET", "/version", "Version"},
-    {"GET", "/load", "Load"},
-    {"GET", "/metrics", "", kPlain},
-    {"GET", "/v1/models", "Models"},
-    {"GET", "/v1/models/{id}", "Model"},
-    {"POST", "/v1/completions", "Completion", "", kEvents},
-    {"POST", "/v1/chat/completions", "ChatCompletion", "", kEvents},
-    {"POST", "/v1/embeddings", "Embeddings"},
-    {"POST", "/pooling", "Pooling"},
-    {"POST", "/classify", "Classes"},
-    {"POST", "/score", "Scores"},
-    {"POST", "/v1/score", "Scores"},
-    {"POST", "/rerank", "Rerank"},
-    {"POST", "/v1/rerank", "Rerank"},
-    {"POST", "/v2/rerank", "Rerank"},
-    {"POST", "/v1/messages", "Message", "", kEvents},
-    {"POST", "/v1/messages/count_tokens", "CountedTokens"},
-    {"POST", "/v1/responses", "Response", "", kEvents},
-    {"POST", "/v1/responses/input_tokens", "InputTokens"},
-    {"GET", "/v1/responses/{id}", "Response", "", kEvents, "stream,starting_after"},
-    {"GET", "/v1/responses/{id}/input_items", "InputItems"},
-    {"DELETE", "/v1/responses/{id}", "Deleted"},
-    {"POST", "/v1/responses/{id}/cancel", "Response"},
-    {"POST", "/api/chat", "OllamaChat", "", kLines},
-    {"POST", "/api/generate", "OllamaGenerate", "", kLines},
-    {"POST", "/api/embed", "OllamaEmbed"},
-    {"POST", "/api/embeddings", "OllamaEmbedding"},
-    {"POST", "/api/show", "OllamaShow"},
-    {"GET", "/api/tags", "OllamaTags"},
-    {"GET", "/api/version", "Version"},
-    {"GET", "/v1/streams/{id}", "", kEvents, "", "starting_after"},
-    {"POST", "/v1/files", "File"},
-    {"GET", "/v1/files", "Files", "", "", "after,limit,order,purpose"},
-    {"GET", "/v1/files/{id}", "File"},
-    {"GET", "/v1/files/{id}/content", "", "application/octet-stream"},
-    {"DELETE", "/v1/files/{id}", "Deleted"},
-    {"POST", "/v1/batches", "Batch"},
-    {"GET", "/v1/batches", "Batches", "", "", "after,limit"},
-    {"GET", "/v1/batches/{id}", "Batch"},
-    {"POST", "/v1/batches/{id}/cancel", "Batch"},
-    {"POST", "/invocations", "Any", "", kEvents},
-    {"POST", "/tokenize", "Tokens"},
-    {"POST", "/detokenize", "Detokenized"},
-    {"POST", "/v1/audio/transcriptions", "Transcription", kPlain, kEvents},
-    {"POST", "/v1/audio/translations", "Transcription", kPlain, kEvents},
-    {"POST", "/v1/load_lora_adapter", "", kPlain},
-    {"POST", "/v1/unload_lora_adapter", "", kPlain},
-    {"POST", "/reset_prefix_cache", "Success", "", "", "reset_running_requests,reset_external"},
-    {"POST", "/reset_encoder_cache", ""},
-    {"POST", "/reset_mm_cache", ""},
-    {"POST", "/pause", "StatusText", "", "", "mode,clear_cache,wait_for_inflight_requests"},
-    {"POST", "/resume", "StatusText"},
-    {"GET", "/is_paused", "IsPaused"},
-    {"GET", "/server_info", "ServerInfo", "", "", "config_format"},
-    {"POST", "/admin/drain", "StatusText"},
-    {"GET", "/admin/topology", "Topology"},
-    {"POST", "/admin/cache/warm", "CacheWarmed"},
-    {"POST", "/admin/cache/export", "CacheMoved"},
-    {"POST", "/admin/cache/import", "CacheMoved"},
-    {"DELETE", "/admin/cache", "Success", "", "", "reset_running_requests,reset_external"},
-};
-// clang-format on
-
-}  // namespace
-
-std::span<const DescribedAnswer> described_answers() noexcept { return kDescribedAnswers; }
 
 const std::string_view kAnswerSchemas = R"({
 "Any": "any",
@@ -165,10 +86,11 @@ const std::string_view kAnswerSchemas = R"({
   "context_management": {"original_input_tokens": "integer"}},
 "InputTokens": {"object": "=response.input_tokens", "input_tokens": "integer"},
 "Response": {"id": "string", "object": "=response", "created_at": "integer",
-  "status": "=queued|in_progress|completed|incomplete|failed|cancelled", "background": "boolean",
+  "completed_at": "integer?", "status": "=queued|in_progress|completed|incomplete|failed|cancelled", "background": "boolean",
   "error": "ResponseError?", "incomplete_details": "IncompleteDetails?", "model": "string",
   "output": ["ResponseItem"], "temperature": "number", "top_p": "number",
-  "instructions": "string?", "max_output_tokens": "integer?", "max_tool_calls": "integer?",
+  "presence_penalty": "number", "frequency_penalty": "number", "safety_identifier": "string?",
+  "prompt_cache_key": "string?", "instructions": "string?", "max_output_tokens": "integer?", "max_tool_calls": "integer?",
   "metadata": "object", "parallel_tool_calls": "boolean", "previous_response_id": "string?",
   "reasoning": "object", "service_tier": "string", "store": "boolean", "text": "object",
   "tool_choice": "string|object", "tools": ["object"], "top_logprobs": "integer",
@@ -176,7 +98,7 @@ const std::string_view kAnswerSchemas = R"({
 "ResponseError": {"code": "string", "message": "string"},
 "IncompleteDetails": {"reason": "string"},
 "ResponseItem": {"id": "string", "type": "=message|reasoning|function_call", "role?": "=assistant",
-  "content?": ["ResponsePart"], "summary?": ["object"], "encrypted_content?": "null",
+  "content?": ["ResponsePart"], "summary?": ["object"], "encrypted_content?": "string",
   "call_id?": "string", "name?": "string", "arguments?": "string",
   "status": "=in_progress|completed|incomplete"},
 "ResponsePart": {"type": "=output_text|reasoning_text", "text": "string", "annotations?": ["object"],

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -344,6 +345,13 @@ Result<void> add_reasoning(const Json& given, Json& chat) {
   return {};
 }
 
+/// The object with these members, which a request may leave out and a response has.
+Json with_nulls(Json object, std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (!object.contains(name)) object[name] = nullptr;
+  return object;
+}
+
 /// What the response repeats of its request, with the API's defaults.
 Result<std::string> echoed(const Json& given) {
   const auto or_null = [&](const char* name) {
@@ -364,14 +372,22 @@ Result<std::string> echoed(const Json& given) {
                        "must be an object of at most " + std::to_string(kMaxMetadata) + " fields");
   echo["parallel_tool_calls"] = value_or("parallel_tool_calls", true);
   echo["previous_response_id"] = or_null("previous_response_id");
-  echo["reasoning"] = value_or("reasoning", {{"effort", nullptr}, {"summary", nullptr}});
+  echo["prompt_cache_key"] = or_null("prompt_cache_key");
+  echo["reasoning"] = with_nulls(value_or("reasoning", Json::object()), {"effort", "summary"});
+  echo["safety_identifier"] = or_null("safety_identifier");
   echo["service_tier"] = "default";
   echo["store"] = value_or("store", true);
   const Json* text = field(given, "text");
   echo["text"] =
       text != nullptr && text->contains("format") ? *text : Json{{"format", {{"type", "text"}}}};
+  if (Json& format = echo["text"]["format"];
+      format.is_object() && format.value("type", Json()) == "json_schema") {
+    format = with_nulls(format, {"description"});
+    if (field(format, "strict") == nullptr) format["strict"] = false;
+  }
   echo["tool_choice"] = value_or("tool_choice", "auto");
   echo["tools"] = value_or("tools", Json::array());
+  for (Json& tool : echo["tools"]) tool = with_nulls(tool, {"description", "parameters", "strict"});
   echo["top_logprobs"] = value_or("top_logprobs", 0);
   echo["truncation"] = value_or("truncation", "disabled");
   echo["user"] = or_null("user");

@@ -67,12 +67,9 @@ void append_item(std::string& out, const Item& item, std::string_view status) {
     case ItemKind::kReasoning:
       out += R"(,"type":"reasoning","summary":[],"content":[)";
       if (is_done) append_part(out, item);
-      out += "],\"encrypted_content\":";
-      if (is_done && item.is_encrypted) {
-        append_json_string(out, encoded_reasoning(item.text));
-      } else {
-        out += "null";
-      }
+      out += ']';
+      if (is_done && item.is_encrypted)
+        append_member(out, "encrypted_content", encoded_reasoning(item.text));
       break;
     case ItemKind::kMessage:
       out += R"(,"type":"message","role":"assistant","content":[)";
@@ -97,6 +94,8 @@ class ResponsesWriter final : public ChatWriter {
         settings_(request.response),
         temperature_(request.params.temperature),
         top_p_(request.params.top_p),
+        presence_penalty_(request.params.presence_penalty),
+        frequency_penalty_(request.params.frequency_penalty),
         num_events_(settings_->num_events) {}
 
   void append_begin(std::string& out, const ChatBegin&) override {
@@ -304,6 +303,12 @@ class ResponsesWriter final : public ChatWriter {
     append_json_string(json, head_.id);
     json += ",\"object\":\"response\",\"created_at\":";
     append_json_integer(json, head_.created);
+    json += ",\"completed_at\":";
+    if (status == "completed") {
+      append_json_integer(json, head_.completed);
+    } else {
+      json += "null";
+    }
     append_member(json, "status", status);
     json += settings_->in_background ? ",\"background\":true" : ",\"background\":false";
     json += ",\"error\":";
@@ -326,6 +331,10 @@ class ResponsesWriter final : public ChatWriter {
     append_json_float(json, temperature_);
     json += ",\"top_p\":";
     append_json_float(json, top_p_);
+    json += ",\"presence_penalty\":";
+    append_json_float(json, presence_penalty_);
+    json += ",\"frequency_penalty\":";
+    append_json_float(json, frequency_penalty_);
     json += ',' + settings_->fields + ",\"usage\":";
     if (usage == nullptr) return json + "null}";
     json += "{\"input_tokens\":";
@@ -351,6 +360,8 @@ class ResponsesWriter final : public ChatWriter {
   const std::shared_ptr<const ResponseSettings> settings_;
   const double temperature_;
   const double top_p_;
+  const double presence_penalty_;
+  const double frequency_penalty_;
   std::vector<Item> items_;
   bool is_open_ = false;  ///< the last item
   bool is_complete_ = false;

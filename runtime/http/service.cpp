@@ -139,9 +139,11 @@ Answer answer_metrics(ServiceContext& context, const HttpRequest&, ResponseSink&
 /// What the model must be run for.
 enum class Task : std::uint8_t { kAny, kGenerate, kPool };
 
+/// One row says all of a route: where it is, what it answers, and who makes the answer.
 struct Route {
   std::string_view method;
-  std::string_view path;       ///< with a trailing slash: followed by a name
+  std::string_view path;       ///< "{id}" in it stands for any text
+  RouteAnswer form;            ///< for the description
   Endpoint* answer;            ///< null: has prepare
   Prepare* prepare = nullptr;  ///< takes JSON and uses the engine: rejected while draining
   bool dev = false;            ///< in development mode only, and behind the API key
@@ -149,14 +151,30 @@ struct Route {
   Task task = Task::kAny;
 };
 
-constexpr Route generates(std::string_view path, Prepare* prepare,
-                          const Dialect* dialect = &kOpenAiDialect) {
-  return {"POST", path, nullptr, prepare, false, dialect, Task::kGenerate};
+constexpr Route asks(std::string_view method, std::string_view path, Endpoint* answer,
+                     const RouteAnswer& form, const Dialect* dialect = &kOpenAiDialect) {
+  return {method, path, form, answer, nullptr, false, dialect};
 }
-constexpr Route pools(std::string_view path, Prepare* prepare,
+constexpr Route in_development(std::string_view method, std::string_view path, Endpoint* answer,
+                               const RouteAnswer& form) {
+  return {method, path, form, answer, nullptr, true};
+}
+constexpr Route takes(std::string_view path, Prepare* prepare, const RouteAnswer& form,
                       const Dialect* dialect = &kOpenAiDialect) {
-  return {"POST", path, nullptr, prepare, false, dialect, Task::kPool};
+  return {"POST", path, form, nullptr, prepare, false, dialect};
 }
+constexpr Route generates(std::string_view path, Prepare* prepare, const RouteAnswer& form,
+                          const Dialect* dialect = &kOpenAiDialect) {
+  return {"POST", path, form, nullptr, prepare, false, dialect, Task::kGenerate};
+}
+constexpr Route pools(std::string_view path, Prepare* prepare, const RouteAnswer& form,
+                      const Dialect* dialect = &kOpenAiDialect) {
+  return {"POST", path, form, nullptr, prepare, false, dialect, Task::kPool};
+}
+
+constexpr std::string_view kEvents = "text/event-stream";
+constexpr std::string_view kLines = "application/x-ndjson";
+constexpr std::string_view kPlain = "text/plain";
 
 Answer answer_openapi(ServiceContext& context, const HttpRequest& http, ResponseSink& sink);
 
@@ -167,70 +185,83 @@ Answer answer_docs(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
   return nullptr;
 }
 
+/// Of several that a path leads to, the first holds.
 constexpr Route kRoutes[] = {
-    {"GET", kOpenApiPath, answer_openapi},
-    {"GET", kDocsPath, answer_docs},
-    {"GET", "/health", answer_health},
-    {"GET", "/ping", answer_health},
-    {"POST", "/ping", answer_health},
-    {"GET", "/version", answer_version},
-    {"GET", "/load", answer_load},
-    {"GET", "/metrics", answer_metrics},
-    {"GET", kModelsPath, answer_models},
-    {"GET", "/v1/models/", answer_model},
-    generates("/v1/completions", prepare_completion),
-    generates(kChatPath, prepare_chat),
-    {"POST", "/v1/audio/transcriptions", answer_transcription},
-    {"POST", "/v1/audio/translations", answer_translation},
-    pools("/v1/embeddings", prepare_embeddings),
-    pools("/pooling", prepare_pooling),
-    pools("/classify", prepare_classify),
-    pools("/score", prepare_score),
-    pools("/v1/score", prepare_score),
-    pools("/rerank", prepare_rerank),
-    pools("/v1/rerank", prepare_rerank),
-    pools("/v2/rerank", prepare_rerank),
-    generates("/v1/messages", prepare_messages, &kAnthropicDialect),
-    {"POST", "/v1/messages/count_tokens", nullptr, prepare_count_tokens, false, &kAnthropicDialect},
-    generates("/v1/responses", prepare_responses, &kResponsesDialect),
-    generates("/v1/responses/input_tokens", prepare_input_tokens, &kResponsesDialect),
-    {"GET", kResponsesPath, answer_stored_response, nullptr, false, &kResponsesDialect},
-    {"DELETE", kResponsesPath, answer_removed_response, nullptr, false, &kResponsesDialect},
-    {"POST", kResponsesPath, answer_cancelled_response, nullptr, false, &kResponsesDialect},
-    generates("/api/chat", prepare_ollama_chat, &kOllamaDialect),
-    generates("/api/generate", prepare_ollama_generate, &kOllamaDialect),
-    pools("/api/embed", prepare_ollama_embed, &kOllamaDialect),
-    pools("/api/embeddings", prepare_ollama_embeddings, &kOllamaDialect),
-    {"POST", "/api/show", nullptr, prepare_ollama_show, false, &kOllamaDialect},
-    {"GET", "/api/tags", answer_ollama_tags, nullptr, false, &kOllamaDialect},
-    {"GET", "/api/version", answer_version, nullptr, false, &kOllamaDialect},
-    {"GET", kStreamsPath, answer_resumed_stream},
-    {"POST", kFilesPath, answer_uploaded_file},
-    {"GET", kFilesPath, answer_files},
-    {"GET", "/v1/files/", answer_file},
-    {"DELETE", "/v1/files/", answer_removed_file},
-    {"POST", kBatchesPath, nullptr, prepare_batch},
-    {"GET", kBatchesPath, answer_batches},
-    {"GET", "/v1/batches/", answer_batch},
-    {"POST", "/v1/batches/", answer_cancelled_batch},
-    {"POST", "/invocations", nullptr, prepare_invocations},
-    {"POST", "/tokenize", nullptr, prepare_tokenize},
-    {"POST", "/detokenize", nullptr, prepare_detokenize},
-    {"POST", "/v1/load_lora_adapter", nullptr, prepare_load_adapter},
-    {"POST", "/v1/unload_lora_adapter", nullptr, prepare_unload_adapter},
-    {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, nullptr, true},
-    {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, nullptr, true},
-    {"POST", "/reset_mm_cache", answer_reset_mm_cache, nullptr, true},
-    {"POST", "/pause", answer_pause, nullptr, true},
-    {"POST", "/resume", answer_resume, nullptr, true},
-    {"GET", "/is_paused", answer_is_paused, nullptr, true},
-    {"GET", "/server_info", answer_server_info, nullptr, true},
-    {"POST", "/admin/drain", nullptr, prepare_drain},
-    generates("/admin/cache/warm", prepare_warm),
-    {"POST", kCacheExportPath, nullptr, prepare_cache_export},
-    {"POST", kCacheImportPath, nullptr, prepare_cache_import},
-    {"DELETE", "/admin/cache", answer_reset_prefix_cache},
-    {"GET", "/admin/topology", answer_topology},
+    asks("GET", kOpenApiPath, answer_openapi, {"Any"}),
+    asks("GET", kDocsPath, answer_docs, {"", "text/html"}),
+    asks("GET", "/health", answer_health, {}),
+    asks("GET", "/ping", answer_health, {}),
+    asks("POST", "/ping", answer_health, {}),
+    asks("GET", "/version", answer_version, {"Version"}),
+    asks("GET", "/load", answer_load, {"Load"}),
+    asks("GET", "/metrics", answer_metrics, {"", kPlain}),
+    asks("GET", kModelsPath, answer_models, {"Models"}),
+    asks("GET", "/v1/models/{id}", answer_model, {"Model"}),
+    generates("/v1/completions", prepare_completion, {"Completion", "", kEvents}),
+    generates(kChatPath, prepare_chat, {"ChatCompletion", "", kEvents}),
+    asks("POST", "/v1/audio/transcriptions", answer_transcription,
+         {"Transcription", kPlain, kEvents}),
+    asks("POST", "/v1/audio/translations", answer_translation, {"Transcription", kPlain, kEvents}),
+    pools("/v1/embeddings", prepare_embeddings, {"Embeddings"}),
+    pools("/pooling", prepare_pooling, {"Pooling"}),
+    pools("/classify", prepare_classify, {"Classes"}),
+    pools("/score", prepare_score, {"Scores"}),
+    pools("/v1/score", prepare_score, {"Scores"}),
+    pools("/rerank", prepare_rerank, {"Rerank"}),
+    pools("/v1/rerank", prepare_rerank, {"Rerank"}),
+    pools("/v2/rerank", prepare_rerank, {"Rerank"}),
+    generates("/v1/messages", prepare_messages, {"Message", "", kEvents}, &kAnthropicDialect),
+    takes("/v1/messages/count_tokens", prepare_count_tokens, {"CountedTokens"}, &kAnthropicDialect),
+    generates("/v1/responses", prepare_responses, {"Response", "", kEvents}, &kResponsesDialect),
+    generates("/v1/responses/input_tokens", prepare_input_tokens, {"InputTokens"},
+              &kResponsesDialect),
+    asks("GET", "/v1/responses/{id}/input_items", answer_stored_response, {"InputItems"},
+         &kResponsesDialect),
+    asks("GET", "/v1/responses/{id}", answer_stored_response,
+         {"Response", "", kEvents, "stream,starting_after"}, &kResponsesDialect),
+    asks("DELETE", "/v1/responses/{id}", answer_removed_response, {"Deleted"}, &kResponsesDialect),
+    asks("POST", "/v1/responses/{id}/cancel", answer_cancelled_response, {"Response"},
+         &kResponsesDialect),
+    generates("/api/chat", prepare_ollama_chat, {"OllamaChat", "", kLines}, &kOllamaDialect),
+    generates("/api/generate", prepare_ollama_generate, {"OllamaGenerate", "", kLines},
+              &kOllamaDialect),
+    pools("/api/embed", prepare_ollama_embed, {"OllamaEmbed"}, &kOllamaDialect),
+    pools("/api/embeddings", prepare_ollama_embeddings, {"OllamaEmbedding"}, &kOllamaDialect),
+    takes("/api/show", prepare_ollama_show, {"OllamaShow"}, &kOllamaDialect),
+    asks("GET", "/api/tags", answer_ollama_tags, {"OllamaTags"}, &kOllamaDialect),
+    asks("GET", "/api/version", answer_version, {"Version"}, &kOllamaDialect),
+    asks("GET", "/v1/streams/{id}", answer_resumed_stream, {"", kEvents, "", "starting_after"}),
+    asks("POST", kFilesPath, answer_uploaded_file, {"File"}),
+    asks("GET", kFilesPath, answer_files, {"Files", "", "", "after,limit,order,purpose"}),
+    asks("GET", "/v1/files/{id}/content", answer_file, {"", "application/octet-stream"}),
+    asks("GET", "/v1/files/{id}", answer_file, {"File"}),
+    asks("DELETE", "/v1/files/{id}", answer_removed_file, {"Deleted"}),
+    takes(kBatchesPath, prepare_batch, {"Batch"}),
+    asks("GET", kBatchesPath, answer_batches, {"Batches", "", "", "after,limit"}),
+    asks("GET", "/v1/batches/{id}", answer_batch, {"Batch"}),
+    asks("POST", "/v1/batches/{id}/cancel", answer_cancelled_batch, {"Batch"}),
+    takes("/invocations", prepare_invocations, {"Any", "", kEvents}),
+    takes("/tokenize", prepare_tokenize, {"Tokens"}),
+    takes("/detokenize", prepare_detokenize, {"Detokenized"}),
+    takes("/v1/load_lora_adapter", prepare_load_adapter, {"", kPlain}),
+    takes("/v1/unload_lora_adapter", prepare_unload_adapter, {"", kPlain}),
+    in_development("POST", "/reset_prefix_cache", answer_reset_prefix_cache,
+                   {"Success", "", "", "reset_running_requests,reset_external"}),
+    in_development("POST", "/reset_encoder_cache", answer_reset_encoder_cache, {}),
+    in_development("POST", "/reset_mm_cache", answer_reset_mm_cache, {}),
+    in_development("POST", "/pause", answer_pause,
+                   {"StatusText", "", "", "mode,clear_cache,wait_for_inflight_requests"}),
+    in_development("POST", "/resume", answer_resume, {"StatusText"}),
+    in_development("GET", "/is_paused", answer_is_paused, {"IsPaused"}),
+    in_development("GET", "/server_info", answer_server_info,
+                   {"ServerInfo", "", "", "config_format"}),
+    takes("/admin/drain", prepare_drain, {"StatusText"}),
+    generates("/admin/cache/warm", prepare_warm, {"CacheWarmed"}),
+    takes(kCacheExportPath, prepare_cache_export, {"CacheMoved"}),
+    takes(kCacheImportPath, prepare_cache_import, {"CacheMoved"}),
+    asks("DELETE", "/admin/cache", answer_reset_prefix_cache,
+         {"Success", "", "", "reset_running_requests,reset_external"}),
+    asks("GET", "/admin/topology", answer_topology, {"Topology"}),
 };
 /// These reveal nothing, and are called by probes under any address.
 constexpr std::string_view kProbes[] = {"/health", "/ping"};
@@ -238,8 +269,13 @@ constexpr std::string_view kProbes[] = {"/health", "/ping"};
 constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};
 
 bool leads_to(const Route& route, std::string_view path) {
-  return route.path.ends_with('/') ? path.starts_with(route.path) && path.size() > route.path.size()
-                                   : path == route.path;
+  constexpr std::string_view kId = "{id}";
+  const std::size_t at = route.path.find(kId);
+  if (at == std::string_view::npos) return path == route.path;
+  const std::string_view before = route.path.substr(0, at);
+  const std::string_view behind = route.path.substr(at + kId.size());
+  return path.size() > before.size() + behind.size() && path.starts_with(before) &&
+         path.ends_with(behind);
 }
 
 /// Null if there is none. HEAD is GET without a body.
@@ -256,6 +292,7 @@ std::string allowed_methods(std::string_view path, bool dev_mode) {
   std::string methods;
   for (const Route& route : kRoutes) {
     if (!leads_to(route, path) || route.dev > dev_mode) continue;
+    if (methods.find(route.method) != std::string::npos) continue;
     if (!methods.empty()) methods += ", ";
     methods += route.method;
     if (route.method == "GET") methods += ", HEAD";
@@ -282,7 +319,7 @@ Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink&
     if (route.dev > config.dev_mode || route.task == other) continue;
     if (needs_batches(route.path) && context.counters.batches == nullptr) continue;
     if (moves_cache(route.path) && config.admin_cache_directory.empty()) continue;
-    routes.push_back({route.method, route.path, route.prepare, guarded(route.path)});
+    routes.push_back({route.method, route.path, route.form, route.prepare, guarded(route.path)});
   }
   sink.respond(json_response(openapi_json(routes, config.defaults, config.version)));
   return nullptr;
@@ -352,29 +389,14 @@ std::string ServiceContext::random_id() const {
   return to_hex(bytes);
 }
 
-Result<ServiceContext::ResolvedModel> ServiceContext::resolve_model(
-    const std::string& model) const {
-  if (model.empty()) return ResolvedModel{.name = config.model_names.front(), .lora = {}};
-  std::string served;
-  const auto add = [&](const std::string& name) { served += (served.empty() ? "" : ", ") + name; };
-  for (const std::string& name : config.model_names) {
-    if (name == model) return ResolvedModel{.name = name, .lora = {}};
-    add(name);
-  }
-  if (config.enable_lora) {
-    const std::shared_ptr<const AdapterList> adapters = port.adapters();
-    if (adapters == nullptr)
-      return Error{ErrorCode::kUnavailable, "the engine is not ready", "model"};
-    constexpr std::size_t kMaxShownNames = 16;
-    for (std::size_t i = 0; i < adapters->adapters.size(); ++i) {
-      const LoraRequest& adapter = adapters->adapters[i];
-      if (adapter.name == model) return ResolvedModel{.name = adapter.name, .lora = adapter};
-      if (i < kMaxShownNames) add(adapter.name);
-    }
-  }
-  return Error{ErrorCode::kNotFound,
-               "The model `" + model.substr(0, 256) + "` does not exist. Served: " + served,
-               "model"};
+Result<ServedModel> ServiceContext::resolve_model(const std::string& model) const {
+  const bool is_base =
+      model.empty() || std::ranges::find(config.model_names, model) != config.model_names.end();
+  if (is_base || !config.enable_lora) return find_served_model(model, config.model_names, {});
+  const std::shared_ptr<const AdapterList> adapters = port.adapters();
+  if (adapters == nullptr)
+    return Error{ErrorCode::kUnavailable, "the engine is not ready", "model"};
+  return find_served_model(model, config.model_names, adapters->adapters);
 }
 
 Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
@@ -478,7 +500,10 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
     return error_response(411, "Length Required",
                           "the request has neither Content-Length nor a chunked body");
   }
-  if (!equal_ignoring_case(media_type(head.header("Content-Type")), kJson)) {
+  // Ollama's documentation has curl say that it sends a form. A browser would let any page send
+  // one, but says whose page it is.
+  const bool is_any_type = route->dialect == &kOllamaDialect && head.header("Origin").empty();
+  if (!is_any_type && !equal_ignoring_case(media_type(head.header("Content-Type")), kJson)) {
     return error_response(400, "Bad Request",
                           "Content-Type is \"" +
                               std::string(head.header("Content-Type").substr(0, 128)) +

@@ -2,12 +2,12 @@
 // The part of a service that its exchanges use.
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "runtime/http/api_keys.hpp"
+#include "runtime/http/served_model.hpp"
 #include "runtime/http/service.hpp"
 
 namespace troupe {
@@ -36,14 +36,9 @@ struct ServiceContext {
     return http.owner ? api_keys.tenant_of_id(http.owner->key)
                       : api_keys.tenant(http.authorization());
   }
-  /// What a request's `model` stands for.
-  struct ResolvedModel {
-    std::string name;                 ///< as it is served
-    std::optional<LoraRequest> lora;  ///< the adapter of that name; none: the base model
-  };
-  /// Of an empty name: the first model. Errors: kNotFound, param model; kUnavailable, no engine has
-  /// told its adapters yet.
-  [[nodiscard]] Result<ResolvedModel> resolve_model(const std::string& model) const;
+  /// What a request's `model` stands for. Errors: those of find_served_model; kUnavailable, no
+  /// engine has told its adapters yet.
+  [[nodiscard]] Result<ServedModel> resolve_model(const std::string& model) const;
 };
 
 /// A request that counts for the limits of its API key, until this is destroyed.

@@ -7,6 +7,7 @@
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/multipart.hpp"
 #include "runtime/http/speech.hpp"
+#include "runtime/http/unsupported_fields.hpp"
 
 namespace troupe {
 namespace {
@@ -19,6 +20,17 @@ constexpr std::pair<std::string_view, SpeechFormat> kSpeechFormats[] = {
     {"verbose_json", SpeechFormat::kVerboseJson},
     {"srt", SpeechFormat::kSrt},
     {"vtt", SpeechFormat::kVtt}};
+
+/// Fields of OpenAI's and vLLM's that would change the answer.
+constexpr const char* kRefusedSpeechFields[] = {
+    "include[]", "known_speaker_names[]", "known_speaker_references[]", "to_language", "hotwords",
+    "vllm_xargs"};
+/// Only false is supported.
+constexpr const char* kNeverInSpeech[] = {"stream_include_usage", "stream_continuous_usage_stats",
+                                          "use_beam_search"};
+/// Only this value is supported.
+constexpr std::pair<const char*, const char*> kNeutralSpeechFields[] = {
+    {"chunking_strategy", "auto"}, {"n", "1"}, {"length_penalty", "1"}};
 
 /// The fields of a form; the first error sticks.
 class SpeechForm {
@@ -71,9 +83,22 @@ class SpeechForm {
   void fail(const std::string& name, const std::string& reason) {
     if (!error_) error_ = invalid_argument(name + " " + reason, name);
   }
+  void refuse_unsupported() {
+    for (const char* const name : kRefusedSpeechFields)
+      if (!text(name).empty()) refuse(name);
+    for (const char* const name : kNeverInSpeech)
+      if (flag(name)) refuse(name);
+    for (const auto& [name, neutral] : kNeutralSpeechFields)
+      if (const std::string given = text(name, neutral); !given.empty() && given != neutral)
+        refuse(name);
+  }
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
  private:
+  void refuse(const std::string& name) {
+    if (!error_) error_ = unsupported(name, name);
+  }
+
   std::map<std::string, std::string> fields_;
   std::optional<Error> error_;
 };
@@ -105,6 +130,7 @@ Result<SpeechRequest> parse_speech_request(std::string_view content_type, std::s
     return Error{ErrorCode::kUnsupported,
                  "timestamp_granularities has \"word\", supported is segment",
                  "timestamp_granularities"};
+  form.refuse_unsupported();
   SamplingParams& params = request.params;
   params.temperature = form.number("temperature", 0.0f);
   params.top_p = form.number("top_p", params.top_p);

@@ -92,7 +92,7 @@ bool begin_with_reasoning(StructuredOutputsParams& structure, const ReasoningFor
     if (!format.starts_inside) elements.push_back(marker(format.begin));
     elements.push_back(reasoning);
     elements.push_back(marker(format.end));
-    elements.push_back({{"type", "regex"}, {"pattern", "\\s{0,4}"}});
+    elements.push_back({{"type", "regex"}, {"pattern", "[ \\t\\n\\r]{0,4}"}});
     elements.push_back(*answer);
     all = {{"type", "sequence"}, {"elements", std::move(elements)}};
     // Then the model decides whether it reasons.

@@ -153,7 +153,8 @@ Json any_arguments(const Json& tool, const CallPattern& pattern) {
   return schema;
 }
 
-constexpr std::string_view kSpaceRegex = R"(\s{0,4})";
+/// What JSON takes as whitespace: \s would be any of Unicode's.
+constexpr std::string_view kSpaceRegex = R"([ \t\n\r]{0,4})";
 
 /// A regular expression of exactly this text.
 std::string regex_of(std::string_view text) {

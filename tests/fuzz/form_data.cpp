@@ -1,10 +1,12 @@
 // A body of multipart/form-data: its first byte is the size of the pieces in which it arrives. It
-// must say the same as when it arrives at once.
+// must say the same as when it arrives at once. As a request to write down a sound it is accepted,
+// or refused with a reason.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "runtime/http/multipart.hpp"
+#include "runtime/http/speech.hpp"
 
 namespace {
 
@@ -31,5 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (parts_of(body, piece) != parts_of(body, std::max<std::size_t>(body.size(), 1)))
     __builtin_trap();
   (void)troupe::MultipartParser::boundary_of(body);
+  const auto speech = troupe::parse_speech_request("multipart/form-data; boundary=b", body, false);
+  if (!speech.ok() && speech.error().message.empty()) __builtin_trap();
   return 0;
 }

@@ -203,6 +203,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     built.model_names = {"m"};
     built.defaults.max_model_len = 100;
     built.defaults.vocab_size = 1000;
+    built.defaults.by_priority = true;
     built.cors.origins = {"*"};
     built.enable_request_id_headers = true;
     return built;

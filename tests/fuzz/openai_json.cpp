@@ -9,7 +9,10 @@
 #include "runtime/http/ollama.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/http/openai_response.hpp"
+#include "runtime/http/pooling.hpp"
 #include "runtime/http/responses.hpp"
+#include "runtime/reasoning/reasoning_format.hpp"
+#include "runtime/tool_parsers/tool_format.hpp"
 
 namespace {
 
@@ -27,6 +30,13 @@ void check_error(const Result<Request>& request) {
   require(JsonFields::parse(error_json(request.error())).ok());
 }
 
+ServerDefaults plain_defaults() {
+  ServerDefaults defaults;
+  defaults.max_model_len = 1000;
+  defaults.vocab_size = 1000;
+  return defaults;
+}
+
 void check_params(const SamplingParams& params) {
   require(params.n >= 1);
   require(params.temperature >= 0 && params.temperature <= 2);
@@ -34,13 +44,21 @@ void check_params(const SamplingParams& params) {
   require(!params.max_tokens || *params.max_tokens >= 1);
 }
 
-}  // namespace
+/// As of a model whose calls and reasoning are parsed, and are held to their schemas. The size of
+/// the body chooses the formats.
+ServerDefaults strict_defaults(std::size_t size) {
+  ServerDefaults defaults = plain_defaults();
+  defaults.by_priority = true;
+  defaults.trust_request_chat_template = true;
+  const auto tools = tool_formats();
+  const auto reasoning = reasoning_formats();
+  defaults.answers.tools = &tools[size % tools.size()];
+  defaults.answers.reasoning = reasoning[size % reasoning.size()];
+  defaults.answers.strict_level = ToolStrictLevel::kParameter;
+  return defaults;
+}
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string_view body(reinterpret_cast<const char*>(data), size);
-  ServerDefaults defaults;
-  defaults.max_model_len = 1000;
-  defaults.vocab_size = 1000;
+void check_chats(std::string_view body, const ServerDefaults& defaults) {
   const auto completion = parse_completion_request(body, defaults);
   check_error(completion);
   if (completion.ok()) {
@@ -72,8 +90,26 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check_error(behind);
     if (behind.ok()) check_params(behind->params);
   }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  const ServerDefaults defaults = plain_defaults();
+  check_chats(body, defaults);
+  check_chats(body, strict_defaults(size));
   check_error(parse_tokenize_request(body, defaults));
   check_error(parse_detokenize_request(body, defaults));
   check_error(parse_sampling_defaults(body, {}));
+  ServerDefaults pooling = defaults;
+  pooling.hidden_size = 8;
+  pooling.pooler.type = PoolingType::kMean;
+  for (const bool classifies : {false, true}) {
+    if (classifies) pooling.pooler.labels = {"yes"};
+    for (const auto parse : {parse_embedding_request, parse_pooling_request, parse_classify_request,
+                             parse_score_request, parse_rerank_request, parse_ollama_embed})
+      check_error(parse(body, pooling));
+  }
   return 0;
 }

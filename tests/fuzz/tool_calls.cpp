@@ -1,5 +1,5 @@
 // Arbitrary text as a model's answer, in every format: parsing it must end, and must not depend on
-// where the text is cut. The first byte chooses the format.
+// where the text is cut. The first byte chooses the format of calls, the second that of reasoning.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -32,7 +32,7 @@ std::string parse(const AnswerFormat& format, std::string_view text, std::size_t
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0 || size > 4096) return 0;
+  if (size < 2 || size > 4096) return 0;
   static const auto tools = std::make_shared<const ToolDeclarations>(
       ToolDeclarations::parse(
           R"([{"function":{"name":"f","parameters":{"properties":{"a":{"type":"integer"}}}}}])")
@@ -43,8 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t choice = data[0] % (formats.size() + 1);
   format.tools = choice < formats.size() ? &formats[choice] : &json_tool_format();
   const auto reasoning = reasoning_formats();
-  if (data[0] >= 128) format.reasoning = reasoning[choice % reasoning.size()];
-  const std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
+  const std::size_t reasoned = data[1] % (reasoning.size() + 1);
+  if (reasoned > 0) format.reasoning = reasoning[reasoned - 1];
+  const std::string_view text(reinterpret_cast<const char*>(data + 2), size - 2);
   const std::string whole = parse(format, text, text.size() + 1);
   if (parse(format, text, 1) != whole || parse(format, text, 7) != whole) std::abort();
   return 0;

@@ -71,6 +71,21 @@ class Adapters(unittest.TestCase):
             for prompt, expected in zip(GOLDENS[name]["prompts"], GOLDENS[name]["greedy"]):
                 self.assertEqual(tokens(server, name, prompt), expected, name)
 
+    def test_a_line_of_generate_names_its_adapter(self):
+        name = NAMES[1]
+        prompt, expected = GOLDENS[name]["prompts"][0], GOLDENS[name]["greedy"][0]
+        line = {"prompt": prompt, "temperature": 0, "max_tokens": len(expected), "ignore_eos": True}
+        code, out, _ = run(["generate", *OPTIONS[:-3], "--lora-modules", f"{name}={FOLDERS[name]}"],
+                           "".join(json.dumps(line | model) + "\n"
+                                   for model in ({"model": name}, {"model": "base"}, {}, {"model": "x"})))
+        answers = [json.loads(each) for each in out.splitlines()]
+        self.assertEqual(code, 1)
+        self.assertEqual(answers[0]["choices"][0]["token_ids"], expected)
+        self.assertNotEqual(answers[1]["choices"][0]["token_ids"], expected)
+        self.assertEqual(answers[2]["choices"], answers[1]["choices"])
+        self.assertEqual((answers[3]["error"]["code"], answers[3]["error"]["param"]), (404, "model"))
+        self.assertIn(f"Served: base, {name}", answers[3]["error"]["message"])
+
     def test_a_snapshot_knows_weights_that_were_loaded_live_apart(self):
         prompt = [3 + (i * i * 7 + i) % 80 for i in range(70)]
         hits = "vllm:external_prefix_cache_hits_total"

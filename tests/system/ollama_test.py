@@ -2,12 +2,14 @@
 """Ollama's API through its Python package: chat and generate, streamed and not, tools, formats, and what is refused."""
 import json
 import unittest
+import urllib.error
+import urllib.request
 
 import jsonschema
 import ollama
 import openai
 
-from support import Server
+from support import DEADLINE_S, Server
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": {
@@ -22,6 +24,20 @@ class Ollama(unittest.TestCase):
         cls.server = cls.enterClassContext(Server("--served-model-name", "demo"))
         cls.client = ollama.Client(host=cls.server.url)
         cls.greedy = {"temperature": 0, "num_predict": 200, "num_ctx": 8192}
+
+    def test_bodies_are_json_whatever_curl_says_of_them_but_not_those_of_pages(self):
+        def post(**headers):
+            body = json.dumps({"model": "demo", "prompt": "Once", "stream": False, "options": {"num_predict": 1}}).encode()
+            request = urllib.request.Request(self.server.url + "/api/generate", body, headers)
+            try:
+                with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        self.assertEqual([post(**form), post(**form, Origin="http://page.example"), post(**{"Content-Type": "application/json"})],
+                         [200, 400, 200])
 
     def test_chat(self):
         whole = self.client.chat("demo", HELLO, options=self.greedy)

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """OpenAI's Responses API through its Python package: texts, events, tools, conversations, and what is stored."""
+import base64
 import json
+import os
 import pathlib
+import signal
 import tempfile
 import time
 import unittest
+import urllib.request
 
+import httpx
 import jsonschema
 import openai
 import pydantic
 
-from support import DEADLINE_S, Server, run
+from support import DEADLINE_S, ROOT, SAMPLES, Server, run
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
            "additionalProperties": False}
@@ -72,7 +77,7 @@ class Responses(unittest.TestCase):
 
                 def facts(response):
                     object = response.model_dump()
-                    for name in ("id", "created_at", "usage"):
+                    for name in ("id", "created_at", "completed_at", "usage"):
                         object.pop(name)
                     for item in object["output"]:
                         item.pop("id")
@@ -175,6 +180,83 @@ class Responses(unittest.TestCase):
         self.refused(openai.NotFoundError, "other", model="other")
 
 
+class Compliance(unittest.TestCase):
+    """The cases of openresponses.org's compliance suite, and what its schema requires of each response, item and event."""
+    RESPONSE = {"id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "previous_response_id",
+                "instructions", "output", "error", "tools", "tool_choice", "truncation", "parallel_tool_calls", "text", "top_p",
+                "presence_penalty", "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage",
+                "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata",
+                "safety_identifier", "prompt_cache_key"}
+    ITEM = {"message": {"id", "status", "role", "content"}, "function_call": {"id", "call_id", "name", "arguments", "status"}}
+    PART = {"item_id", "output_index", "content_index"}
+    EVENT = {"response.output_item.added": {"output_index", "item"}, "response.output_item.done": {"output_index", "item"},
+             "response.content_part.added": PART | {"part"}, "response.content_part.done": PART | {"part"},
+             "response.output_text.delta": PART | {"delta", "logprobs"}, "response.output_text.done": PART | {"text", "logprobs"},
+             "response.function_call_arguments.delta": {"item_id", "output_index", "delta"},
+             "response.function_call_arguments.done": {"item_id", "output_index", "arguments"}}
+    PICTURE = "data:image/png;base64," + base64.b64encode((SAMPLES / "star_over_triangle.png").read_bytes()).decode()
+    CASES = {
+        "text": [("user", "Say hello in exactly 3 words.")],
+        "system prompt": [("system", "You are a pirate. Always respond in pirate speak."), ("user", "Say hello.")],
+        "picture": [("user", [{"type": "input_text", "text": "What do you see in this image? Answer in one sentence."},
+                              {"type": "input_image", "image_url": PICTURE}])],
+        "several turns": [("user", "My name is Alice."), ("assistant", "Hello Alice! Nice to meet you. How can I help you today?"),
+                          ("user", "What is my name?")],
+        "tool": [("user", QUESTION)],
+    }
+
+    def check_response(self, response):
+        self.assertLessEqual(self.RESPONSE, response.keys())
+        self.assertEqual((response["object"], response["status"], response["error"]), ("response", "completed", None))
+        self.assertIsInstance(response["completed_at"], int)
+        self.assertGreaterEqual(response["completed_at"], response["created_at"])
+        self.assertLessEqual({"effort", "summary"}, response["reasoning"].keys())
+        self.assertEqual(response["text"]["format"]["type"], "text")
+        for tool in response["tools"]:
+            self.assertLessEqual({"type", "name", "description", "parameters", "strict"}, tool.keys())
+        self.assertTrue(response["output"])
+        for item in response["output"]:
+            self.assertLessEqual(self.ITEM[item["type"]], item.keys())
+            for part in item.get("content", ()):
+                self.assertLessEqual({"type", "text", "annotations"}, part.keys())
+
+    def test_each_case_whole_and_streamed(self):
+        with Server("--served-model-name", "demo") as server:
+            def ask(body, **more):
+                request = urllib.request.Request(server.url + "/v1/responses", json.dumps(body | more).encode(),
+                                                 {"Content-Type": "application/json"})
+                return urllib.request.urlopen(request, timeout=DEADLINE_S)
+
+            for name, turns in self.CASES.items():
+                with self.subTest(name):
+                    body = {"model": "demo", "temperature": 0,
+                            "input": [{"type": "message", "role": role, "content": content} for role, content in turns]}
+                    if name == "tool":
+                        body["tools"] = TOOLS
+                    with ask(body) as answer:
+                        whole = json.load(answer)
+                    self.check_response(whole)
+                    with ask(body, stream=True) as answer:
+                        self.assertEqual(answer.headers.get_content_type(), "text/event-stream")
+                        blocks = answer.read().decode().strip().split("\n\n")
+                    events = []
+                    for block in blocks:
+                        named, data = block.split("\n")
+                        events.append(json.loads(data.removeprefix("data: ")))
+                        self.assertEqual(named, "event: " + events[-1]["type"])
+                        self.assertLessEqual(self.EVENT.get(events[-1]["type"], {"response"}) | {"sequence_number"},
+                                             events[-1].keys())
+                    self.check_response(events[-1]["response"])
+                    self.assertEqual(events[-1]["type"], "response.completed")
+                    types = {item["type"] for item in whole["output"]}
+                    if name == "tool":
+                        self.assertEqual(types, {"function_call"})
+                        self.assertLessEqual({"response.function_call_arguments.delta", "response.function_call_arguments.done"},
+                                             {event["type"] for event in events})
+                    else:
+                        self.assertEqual(types, {"message"})
+
+
 class Background(unittest.TestCase):
     """Responses that no connection waits for."""
     STORY = {"model": "demo", "input": "Tell me a story about a dragon.", "temperature": 1, "background": True,
@@ -247,6 +329,57 @@ class Background(unittest.TestCase):
                 self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"),
                                  done.output_text)
                 self.assertEqual(list(client.responses.retrieve(id, stream=True)), events)
+
+    def test_it_and_its_stream_survive_the_end_of_every_process(self):
+        """First of all but the Supervisor at once, then of that one, too: another server goes on."""
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ("--served-model-name", "demo", "--responses-db", f"{folder}/responses.db", "--config-file",
+                         str(ROOT / "configs" / "one-process-per-role.conf"))
+            asked = {**self.STORY, "extra_body": {"ignore_eos": True, "seed": 5}}
+            events = []
+
+            def follow(client, id, count):
+                """Reads so many more events; where a connection breaks off it asks again."""
+                end = len(events) + count
+                deadline = time.monotonic() + DEADLINE_S
+                ends = ("response.incomplete", "response.completed", "response.failed")
+                while len(events) < end and (not events or events[-1].type not in ends):
+                    self.assertLess(time.monotonic(), deadline)
+                    try:
+                        after = {"starting_after": len(events) - 1} if events else {}
+                        stream = client.responses.retrieve(id, stream=True, **after)
+                        for event in stream:
+                            events.append(event)
+                            if len(events) >= end:
+                                stream.close()
+                                break
+                    except (openai.APIConnectionError, openai.InternalServerError, httpx.TransportError):
+                        time.sleep(0.05)
+
+            with Server(*arguments) as server:
+                client = client_of(server)
+                expected = client.responses.create(**{**asked, "background": False})
+                id = client.responses.create(**asked).id
+                follow(client, id, 20)
+                for pid in server.nodes().values():
+                    os.kill(pid, signal.SIGKILL)
+                follow(client, id, 20)
+                nodes = server.nodes()
+                server.process.kill()
+                for pid in nodes.values():
+                    os.kill(pid, signal.SIGKILL)
+                server.process.wait()
+            with Server(*arguments) as server:
+                client = client_of(server)
+                follow(client, id, 10**6)
+                done = self.finish(client, id)
+                stored = client.responses.retrieve(expected.id)
+            self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+            self.assertEqual(events[-1].response, done)
+            self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"),
+                             expected.output_text)
+            self.assertEqual((done.status, done.output_text), ("incomplete", expected.output_text))
+            self.assertEqual(stored, expected)
 
     def test_a_conversation_that_is_too_long_loses_its_oldest_turns(self):
         with Server("--served-model-name", "demo", "--max-model-len", "256") as server:

@@ -73,6 +73,8 @@ std::vector<GenerateRequest> BatchRequest::take_requests() {
     request.priority = fields_.priority;
     request.limits = fields_.limits;
     request.return_prompt_text = echo_prompt_;
+    request.lora = fields_.lora;
+    request.cache_breakpoints = fields_.cache_breakpoints;
     requests.push_back(std::move(request));
   }
   prompts_.clear();

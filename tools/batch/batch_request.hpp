@@ -2,8 +2,10 @@
 // One line of `troupe generate`: a request body in, an output line out.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "messages/engine_output.hpp"
@@ -20,6 +22,14 @@ class BatchRequest {
   /// responses (stream, return_token_ids) have no effect. Errors: those of the parsers.
   [[nodiscard]] static Result<BatchRequest> parse(std::string_view body,
                                                   const ServerDefaults& defaults);
+
+  /// `model` of the body; empty: none.
+  [[nodiscard]] const std::string& model() const noexcept { return fields_.model; }
+  /// All prompts run with this adapter; none: with the base model.
+  void set_adapter(std::optional<LoraRequest> adapter) { fields_.lora = std::move(adapter); }
+
+  /// Where the requests are to run.
+  [[nodiscard]] const Placement& placement() const noexcept { return fields_.placement; }
 
   /// The engine requests, one per prompt; call once.
   [[nodiscard]] std::vector<GenerateRequest> take_requests();

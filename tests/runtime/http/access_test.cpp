@@ -257,7 +257,7 @@ BOOST_AUTO_TEST_CASE(each_request_has_a_line_in_the_log_and_none_of_its_secrets)
   refused("GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n", "path=/nowhere status=404 ");
   refused("POST /v1/completions HTTP/1.1\r\nHost: h\r\n" + key + body, "status=400 ");
   refused("GET /v1/streams/hush HTTP/1.1\r\nHost: h\r\n" + key + "\r\n",
-          "path=/v1/streams/ status=");
+          "path=/v1/streams/{id} status=");
   refused("GET /v1/models HTTP/1.1\r\nHost: h\r\nX: " + std::string(70000, 'x'), "status=431 ");
   refused("POST /tokenize HTTP/1.1\r\nHost: h\r\n" + key +
               "Content-Type: application/json\r\nContent-Length: 999999999\r\n\r\n",

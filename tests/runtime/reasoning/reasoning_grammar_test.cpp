@@ -56,6 +56,7 @@ BOOST_AUTO_TEST_CASE(calls_do_not_begin_in_the_reasoning) {
   BOOST_REQUIRE(begin_with_reasoning(calls, *find_reasoning_format("qwen3")));
   const auto held = compile_for_bytes(structured_grammar(calls));
   BOOST_TEST(accepts_bytes(*held, "hm</think>\n<tool_call>1</tool_call>"));
+  BOOST_TEST(!accepts_bytes(*held, "hm</think>\u3000<tool_call>1</tool_call>"));  // a wide blank
   BOOST_TEST(!accepts_bytes(*held, "<tool_call>2</tool_call></think><tool_call>1</tool_call>"));
 }
 

@@ -51,6 +51,22 @@ BOOST_AUTO_TEST_CASE(a_line_with_messages_is_a_chat_and_any_other_a_completion) 
   BOOST_TEST((parts[1].params.output_kind == OutputKind::kFinalOnly));
 }
 
+BOOST_AUTO_TEST_CASE(a_line_says_with_what_and_where_it_runs) {
+  auto request = BatchRequest::parse(
+      R"({"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}],
+          "model": "m", "session_id": "s", "kv_transfer_params": {"a": 1}})",
+      defaults());
+  BOOST_REQUIRE(request.ok());
+  BOOST_TEST(request->model() == "m");
+  BOOST_TEST(request->placement().session_id == "s");
+  BOOST_TEST(request->placement().kv_transfer_params == R"({"a":1})");
+  request->set_adapter(LoraRequest{.name = "m"});
+  const auto parts = request->take_requests();
+  BOOST_REQUIRE(parts.size() == 1u);
+  BOOST_TEST(parts[0].lora->name == "m");
+  BOOST_TEST(parts[0].cache_breakpoints.size() == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(a_line_that_cannot_be_read_says_why) {
   for (const char* line : {"", "{", "[]", "{}", R"({"prompt": 3})", R"({"messages": "hi"})",
                            R"({"prompt": "a", "temperature": -1})"}) {
