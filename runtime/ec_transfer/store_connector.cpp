@@ -168,23 +168,22 @@ StoreConnectorWorker::StoreConnectorWorker(std::shared_ptr<OutputStore> store,
     : store_(std::move(store)), role_(config.role) {
   if (saves(role_) && !store_->is_immediate())
     saves_ = std::make_unique<Saves>(
-        [this](Save& save) {
-          if (save_output(*store_, save.identifier, save.shape, save.values).ok())
-            saves_->deliver(std::move(save.identifier));
+        [store = store_](Save& save) -> std::optional<std::string> {
+          if (!save_output(*store, save.identifier, save.shape, save.values).ok())
+            return std::nullopt;
+          return std::move(save.identifier);
         },
         [](const Save&) { return false; }, static_cast<std::size_t>(config.buffer_size));
   if (loads(role_) && store_->needs_fetch())
-    fetches_ = std::make_unique<Fetches>([this](const EncoderLoad& wanted) { fetch(wanted); },
-                                         [](const EncoderLoad&) { return true; });
-}
-
-void StoreConnectorWorker::fetch(const EncoderLoad& wanted) {
-  const OutputShape shape{.num_rows = wanted.num_rows, .hidden_size = outputs_->memory().num_cols};
-  const auto fetched = store_->fetch(wanted.identifier, shape);
-  if (!fetched.ok())
-    log_warning("encoder output not fetched: the item is encoded",
-                kv("identifier", wanted.identifier), kv("error", fetched.error().message));
-  fetches_->deliver({wanted.identifier, fetched.ok()});
+    fetches_ = std::make_unique<Fetches>(
+        [store = store_](Fetch& wanted) -> std::optional<Fetched> {
+          const auto fetched = store->fetch(wanted.identifier, wanted.shape);
+          if (!fetched.ok())
+            log_warning("encoder output not fetched: the item is encoded",
+                        kv("identifier", wanted.identifier), kv("error", fetched.error().message));
+          return Fetched{std::move(wanted.identifier), fetched.ok()};
+        },
+        [](const Fetch&) { return true; });
 }
 
 Result<void> StoreConnectorWorker::register_caches(Device& device, EncoderOutputs& outputs) {
@@ -219,7 +218,8 @@ void StoreConnectorWorker::start_load_caches(const std::string& metadata) {
   for (const EncoderLoad& output : *wanted) {
     if (output.is_fetch) {
       if (fetches_ != nullptr)
-        fetches_->add(output);
+        fetches_->add({output.identifier,
+                       {.num_rows = output.num_rows, .hidden_size = outputs_->memory().num_cols}});
       else
         report_.fetched.push_back(output.identifier);
       continue;

@@ -112,12 +112,15 @@ class StoreConnectorWorker final : public ECConnectorWorker {
     std::string identifier;
     bool is_there = false;
   };
+  struct Fetch {
+    std::string identifier;
+    OutputShape shape;
+  };
   using Saves = TransferThread<Save, std::string>;
-  using Fetches = TransferThread<EncoderLoad, Fetched>;
+  using Fetches = TransferThread<Fetch, Fetched>;
 
   /// Errors: those of the store; kInternal, there is no room.
   Result<void> load(const EncoderLoad& wanted);
-  void fetch(const EncoderLoad& wanted);
 
   std::shared_ptr<OutputStore> store_;
   ConnectorRole role_;

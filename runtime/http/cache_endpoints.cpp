@@ -1,6 +1,7 @@
 // Administration of the prefix cache.
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "runtime/http/json_object.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/target.hpp"
+#include "runtime/kv_events/cached_prompts.hpp"
 
 namespace troupe {
 namespace {
@@ -44,10 +46,34 @@ void add_warm_body(OrderedJson body, Prepare* prepare, const ServerDefaults& def
   }
 }
 
+/// Prompts of another server's cache.
+struct WarmSource {
+  KVEventsSource events;
+  std::size_t max_prompts = 0;  ///< 0: as many as the server takes
+};
+
 struct WarmRequest {
   std::size_t num_prompts = 0;
   WarmBodies bodies;
+  OrderedJson common = OrderedJson::object();  ///< of all prompts
+  std::optional<WarmSource> source;            ///< of further ones
 };
+
+/// Errors: kInvalidArgument.
+std::optional<WarmSource> parse_warm_source(const JsonFields& fields) {
+  const auto events = fields.object("events");
+  if (!events) return std::nullopt;
+  WarmSource source;
+  events->require("replay_endpoint");
+  source.events.replay_endpoint = events->text("replay_endpoint").value_or("");
+  source.events.topic = events->text("topic").value_or("");
+  source.max_prompts =
+      static_cast<std::size_t>(events->integer("max_prompts", {1, kMaxWarmBodies}).value_or(0));
+  constexpr double kMaxTimeoutSeconds = 60;
+  const double timeout_s = events->number("timeout_s", {0.1, kMaxTimeoutSeconds}).value_or(10);
+  source.events.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+  return source;
+}
 
 Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
@@ -61,14 +87,15 @@ Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaul
     conversation.require("messages");
     conversation.raw("messages", JsonKind::kArray);
   });
+  WarmRequest request;
+  request.source = parse_warm_source(fields);
   RETURN_IF_ERROR(fields.result());
 
   ASSIGN_OR_RETURN(const OrderedJson given, parse_json_object(body));
-  OrderedJson common = OrderedJson::object();
+  OrderedJson& common = request.common;
   for (const char* const name : {"model", "cache_salt"})
     if (const auto found = given.find(name); found != given.end() && !found->is_null())
       common[name] = *found;
-  WarmRequest request;
   const auto each = [&](const char* name, auto&& add) {
     const auto found = given.find(name);
     if (found == given.end() || found->is_null()) return;
@@ -87,8 +114,24 @@ Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaul
     ++request.num_prompts;
     add_warm_body(std::move(one), prepare_chat, defaults, request.bodies);
   });
-  if (request.num_prompts == 0)
-    return invalid_argument("there are neither prompts nor conversations", "prompts");
+  if (request.num_prompts == 0 && !request.source)
+    return invalid_argument("there are neither prompts nor conversations nor events", "prompts");
+  return request;
+}
+
+/// Adds the prompts of its source. Blocks. Errors: of the source.
+Result<WarmRequest> read_warm_source(WarmRequest request, const ServerDefaults& defaults,
+                                     std::size_t max_prompts) {
+  const WarmSource& source = *request.source;
+  ASSIGN_OR_RETURN(const CachedPrompts cached, read_cached_prompts(source.events));
+  const std::size_t left = max_prompts - request.num_prompts;
+  for (const std::vector<TokenId>& prompt :
+       cached.prompts(source.max_prompts == 0 ? left : std::min(left, source.max_prompts))) {
+    OrderedJson one = request.common;
+    one["prompt"] = prompt;
+    ++request.num_prompts;
+    add_warm_body(std::move(one), prepare_completion, defaults, request.bodies);
+  }
   return request;
 }
 
@@ -102,13 +145,45 @@ class WarmCall final : public Exchange {
         http_(http),
         sink_(sink),
         request_(std::move(request)),
-        calls_(request_.bodies.size()),
         self_(std::make_shared<WarmCall*>(this)) {
     http_.body.clear();
-    post_advance();
+    if (request_.source)
+      read_source();
+    else
+      start();
   }
 
  private:
+  void start() {
+    calls_.resize(request_.bodies.size());
+    post_advance();
+  }
+
+  /// On a work thread: the other server may not answer.
+  void read_source() {
+    const auto read = [waiting = std::weak_ptr(self_), request = std::move(request_),
+                       &config = context_.config, post = context_.environment.post] {
+      auto result = std::make_shared<Result<WarmRequest>>(WarmRequest());
+      try {
+        *result = read_warm_source(request, config.defaults, config.max_warm_prompts);
+      } catch (const std::exception& failure) {
+        *result = Error{ErrorCode::kInternal, failure.what(), ""};
+      }
+      post([waiting, result] {
+        const auto self = waiting.lock();
+        if (!self) return;
+        WarmCall& call = **self;
+        contain(call.sink_, [&] {
+          if (!result->ok()) return call.sink_.respond(error_response(result->error()));
+          call.request_ = *std::move(*result);
+          call.start();
+        });
+      });
+    };
+    if (!context_.environment.work) return read();
+    context_.environment.work({.tenant = 0, .client = 0, .num_bytes = 0, .function = read});
+  }
+
   /// What one of the requests is answered to.
   class Call final : public ResponseSink {
    public:
@@ -188,7 +263,7 @@ class WarmCall final : public Exchange {
   }
 
   void answer() {
-    if (num_warm_ == 0) return sink_.respond(*std::move(first_failure_));
+    if (num_warm_ == 0 && first_failure_) return sink_.respond(*std::move(first_failure_));
     OrderedJson json = {{"status", "warm"},
                         {"num_prompts", request_.num_prompts},
                         {"num_computed", num_warm_},

@@ -35,8 +35,8 @@ void seal_blob(Blob& blob) {
   std::memcpy(blob.data() + offsetof(BlobHeader, checksum), checksum.data(), checksum.size());
 }
 
-Result<void> check_blob(const Blob& blob, const BlockOrigin& origin, const StoreKey& key,
-                        std::size_t num_bytes) {
+Result<void> check_blob_header(const Blob& blob, const BlockOrigin& origin, const StoreKey& key,
+                               std::size_t num_bytes) {
   if (blob.size() != sizeof(BlobHeader) + num_bytes)
     return corrupt_field("size", std::to_string(blob.size()),
                          std::to_string(sizeof(BlobHeader) + num_bytes));
@@ -59,6 +59,14 @@ Result<void> check_blob(const Blob& blob, const BlockOrigin& origin, const Store
     return corrupt_field("hash", to_hex(header.hash.bytes), to_hex(key.hash.bytes));
   if (header.num_bytes != num_bytes)
     return corrupt_field("num_bytes", std::to_string(header.num_bytes), std::to_string(num_bytes));
+  return {};
+}
+
+Result<void> check_blob(const Blob& blob, const BlockOrigin& origin, const StoreKey& key,
+                        std::size_t num_bytes) {
+  RETURN_IF_ERROR(check_blob_header(blob, origin, key, num_bytes));
+  BlobHeader header;
+  std::memcpy(&header, blob.data(), sizeof(header));
   const auto checksum = checksum_of(blob);
   if (header.checksum != checksum)
     return corrupt_field("xxh3_128", to_hex(checksum), to_hex(header.checksum));

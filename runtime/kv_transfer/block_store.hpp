@@ -2,6 +2,7 @@
 // Where a rank keeps blocks of its KV cache.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,13 @@ class BlockStore {
   virtual ~BlockStore() = default;
   /// Errors: kNotFound; kIo. Both name the place. What it returns is not checked.
   [[nodiscard]] virtual Result<std::shared_ptr<const Blob>> load(const StoreKey& key) = 0;
+  /// Several at once, in the order of the keys.
+  [[nodiscard]] virtual std::vector<Result<std::shared_ptr<const Blob>>> load_all(
+      std::span<const StoreKey> keys) {
+    std::vector<Result<std::shared_ptr<const Blob>>> blobs;
+    for (const StoreKey& key : keys) blobs.push_back(load(key));
+    return blobs;
+  }
   /// Replaces an existing blob atomically: a reader gets either the old or the new one.
   /// Errors: kIo.
   virtual Result<void> save(const StoreKey& key, Blob blob) = 0;

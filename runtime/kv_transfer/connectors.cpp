@@ -1,6 +1,8 @@
 #include "runtime/kv_transfer/connectors.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "runtime/config/connector_config.hpp"
@@ -24,6 +26,8 @@ struct OffloadingOptions {
   std::string eviction_policy = "lru";
   std::optional<DiskTier> disk;
   bool describes_events = false;
+  bool use_layerwise = false;
+  std::chrono::milliseconds load_timeout{};
 };
 
 Error wrong_extra(const std::string& what) {
@@ -62,6 +66,8 @@ Result<OffloadingOptions> read_offloading_options(const ConnectorConfig& config)
   ASSIGN_OR_RETURN(options.eviction_policy, take_policy(extra));
   ASSIGN_OR_RETURN(options.describes_events,
                    extra.take_boolean("self_describing_kv_events", false));
+  ASSIGN_OR_RETURN(options.use_layerwise, extra.take_boolean("use_layerwise", false));
+  ASSIGN_OR_RETURN(options.load_timeout, take_load_timeout(extra));
   ASSIGN_OR_RETURN(const std::vector<std::string> tiers, extra.take_objects("secondary_tiers"));
   if (tiers.size() > 1)
     return wrong_extra("secondary_tiers has " + std::to_string(tiers.size()) + " tiers, at most 1");
@@ -75,6 +81,7 @@ Result<OffloadingOptions> read_offloading_options(const ConnectorConfig& config)
 struct FileOptions {
   std::string path;
   std::int64_t max_bytes = 0;
+  std::chrono::milliseconds load_timeout{};
 };
 
 Result<FileOptions> read_file_options(const ConnectorConfig& config) {
@@ -83,6 +90,7 @@ Result<FileOptions> read_file_options(const ConnectorConfig& config) {
   ASSIGN_OR_RETURN(options.path, extra.take_text("shared_storage_path", "/tmp"));
   ASSIGN_OR_RETURN(const std::optional<std::int64_t> max_bytes, extra.take_number("max_bytes", 0));
   options.max_bytes = max_bytes.value_or(0);
+  ASSIGN_OR_RETURN(options.load_timeout, take_load_timeout(extra));
   RETURN_IF_ERROR(extra.check_empty());
   return options;
 }
@@ -122,6 +130,12 @@ Result<std::unique_ptr<BlockStore>> open_files(const KVConnectorWorkerContext& c
 
 }  // namespace
 
+Result<std::chrono::milliseconds> take_load_timeout(ConnectorExtraConfig& extra) {
+  ASSIGN_OR_RETURN(const double seconds, extra.take_seconds("load_timeout_s", 10));
+  if (seconds == 0) return wrong_extra("load_timeout_s must be more than 0");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+}
+
 Result<std::shared_ptr<KVConnector>> make_offloading_connector(const KVConnectorContext& context) {
   ASSIGN_OR_RETURN(const OffloadingOptions options, read_offloading_options(context.config));
   RETURN_IF_ERROR(StoreKVConnector::check_groups(context.cache));
@@ -144,7 +158,7 @@ Result<std::shared_ptr<KVConnector>> make_offloading_connector(const KVConnector
                      .eviction_policy = options.disk->eviction_policy,
                      .stored = list_stored(context, options.disk->folder)});
   }
-  return StoreKVConnector::create(context, tiers, options.describes_events);
+  return StoreKVConnector::create(context, tiers, options.describes_events, options.use_layerwise);
 }
 
 Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(
@@ -161,8 +175,8 @@ Result<std::unique_ptr<KVConnectorWorker>> make_offloading_connector_worker(
     }
     return tiers;
   };
-  return std::unique_ptr<KVConnectorWorker>(
-      std::make_unique<StoreKVConnectorWorker>(context, open));
+  return std::unique_ptr<KVConnectorWorker>(std::make_unique<StoreKVConnectorWorker>(
+      context, open, options.load_timeout, options.use_layerwise));
 }
 
 Result<std::shared_ptr<KVConnector>> make_file_connector(const KVConnectorContext& context) {
@@ -186,7 +200,7 @@ Result<std::unique_ptr<KVConnectorWorker>> make_file_connector_worker(
     return tiers;
   };
   return std::unique_ptr<KVConnectorWorker>(
-      std::make_unique<StoreKVConnectorWorker>(context, open));
+      std::make_unique<StoreKVConnectorWorker>(context, open, options.load_timeout));
 }
 
 }  // namespace troupe

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -61,6 +62,7 @@ constexpr std::size_t kMaxTensorHeader = std::size_t{1} << 20;
 struct PromptFileOptions {
   std::string path;
   std::string layer_names;
+  std::chrono::milliseconds load_timeout{};
 };
 
 Result<PromptFileOptions> read_prompt_file_options(const ConnectorConfig& config) {
@@ -69,6 +71,7 @@ Result<PromptFileOptions> read_prompt_file_options(const ConnectorConfig& config
   ASSIGN_OR_RETURN(options.path, extra.take_text("shared_storage_path", "/tmp"));
   ASSIGN_OR_RETURN(options.layer_names,
                    extra.take_text("layer_names", "model.layers.{}.self_attn.attn"));
+  ASSIGN_OR_RETURN(options.load_timeout, take_load_timeout(extra));
   RETURN_IF_ERROR(extra.check_empty());
   if (options.layer_names.find("{}") == std::string::npos ||
       options.layer_names.find('/') != std::string::npos)
@@ -254,73 +257,9 @@ class PromptFileConnector final : public KVConnector {
 /// Pages of each layer, one behind the other.
 using LayerPages = std::vector<std::vector<std::byte>>;
 
-class PromptFileConnectorWorker final : public KVConnectorWorker {
+/// What the thread that reads and writes a rank's files works with.
+class PromptFileStore {
  public:
-  PromptFileConnectorWorker(KVConnectorWorkerContext context, PromptFileOptions options)
-      : context_(std::move(context)), options_(std::move(options)) {}
-
-  Result<void> register_kv_caches(const KVCacheMemory& memory) override {
-    thread_.reset();
-    saves_.clear();
-    loads_.clear();
-    RETURN_IF_ERROR(check_prompt_files(memory.config, context_.parallel));
-    memory_ = memory;
-    const KVCacheSpec& spec = memory.config.groups.front().spec;
-    ASSIGN_OR_RETURN(order_, PageOrder::of(*memory.device, spec));
-    block_size_ = spec.block_size;
-    const DType type = spec.token()->dtype;
-    type_ = type == DType::kF32    ? TensorType::kF32
-            : type == DType::kBF16 ? TensorType::kBF16
-                                   : TensorType::kF16;
-    model_ = to_hex(xxh3_128(context_.model_identity));
-    thread_.emplace([this](Job& job) { perform(job); },
-                    [](const Job& job) { return std::holds_alternative<PromptFiles>(job); });
-    return {};
-  }
-  void start_load_kv(const std::string& metadata) override {
-    PromptFileOps ops;
-    CHECK(wire::decode(metadata.data(), metadata.size(), ops), metadata.size());
-    std::erase_if(loads_, [&](std::uint64_t number) { return number < ops.oldest_load; });
-    for (PromptFiles& load : ops.loads)
-      if (loads_.insert(load.number).second) thread_->add(std::move(load));
-    saves_ = std::move(ops.saves);
-  }
-  void wait_for_save() override {
-    for (PromptFiles& files : std::exchange(saves_, {})) {
-      Save save{.files = std::move(files), .pages = {}};
-      std::size_t num_bytes = 0;
-      for (const KVCacheMemory::Layer& layer : memory_.groups.front()) {
-        std::vector<std::byte>& pages = save.pages.emplace_back(
-            num_blocks(save.files) * static_cast<std::size_t>(layer.page_bytes));
-        for (std::size_t i = 0; i < num_blocks(save.files); ++i)
-          memory_.device->copy_to_host(pages.data() + i * order_.page_bytes(),
-                                       page_of(layer, save.files.blocks.at(i)),
-                                       order_.page_bytes());
-        num_bytes += pages.size();
-      }
-      thread_->add(std::move(save), num_bytes);
-    }
-  }
-  KVConnectorOutput get_finished() override {
-    KVConnectorOutput output;
-    if (!thread_) return output;
-    for (const Loaded& loaded : thread_->take_done()) {
-      output.finished_recving.push_back(loaded.files.id);
-      if (!loaded.pages.ok()) {
-        output.failed_recving.push_back(loaded.files.id);
-        continue;
-      }
-      const auto first = static_cast<std::size_t>(loaded.files.begin_token / block_size_);
-      for (std::size_t l = 0; l < loaded.pages->size(); ++l)
-        for (std::size_t i = first; i < num_blocks(loaded.files); ++i)
-          memory_.device->copy_to_device(
-              page_of(memory_.groups.front()[l], loaded.files.blocks.at(i)),
-              (*loaded.pages)[l].data() + (i - first) * order_.page_bytes(), order_.page_bytes());
-    }
-    return output;
-  }
-
- private:
   struct Save {
     PromptFiles files;
     LayerPages pages;
@@ -331,31 +270,49 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
   };
   using Job = std::variant<PromptFiles, Save>;
 
-  [[nodiscard]] std::size_t num_blocks(const PromptFiles& files) const {
-    return static_cast<std::size_t>(files.num_tokens / block_size_);
-  }
-  static std::byte* page_of(const KVCacheMemory::Layer& layer, BlockId block) {
-    return layer.data + block * layer.page_bytes;
+  /// Errors: kUnsupported.
+  static Result<std::shared_ptr<PromptFileStore>> create(const KVCacheMemory& memory,
+                                                         const PromptFileOptions& options,
+                                                         const std::string& model_identity) {
+    auto store = std::make_shared<PromptFileStore>();
+    const KVCacheSpec& spec = memory.config.groups.front().spec;
+    ASSIGN_OR_RETURN(store->order_, PageOrder::of(*memory.device, spec));
+    store->layer_names_ = options.layer_names;
+    store->layers_ = memory.groups.front();
+    store->block_size_ = spec.block_size;
+    const DType type = spec.token()->dtype;
+    store->type_ = type == DType::kF32    ? TensorType::kF32
+                   : type == DType::kBF16 ? TensorType::kBF16
+                                          : TensorType::kF16;
+    store->model_ = to_hex(xxh3_128(model_identity));
+    return store;
   }
 
-  void perform(Job& job) {
+  [[nodiscard]] std::optional<Loaded> perform(Job& job) const {
     if (auto* const load = std::get_if<PromptFiles>(&job)) {
       auto pages = read(*load);
       if (!pages.ok())
         log_warning("the KV of a prompt cannot be loaded", kv("request", load->id),
                     kv("reason", pages.error().message));
-      thread_->deliver({std::move(*load), std::move(pages)});
-      return;
+      return Loaded{std::move(*load), std::move(pages)};
     }
     const Save& save = std::get<Save>(job);
     // What cannot be saved is missed when it is to be loaded.
     if (const auto saved = write(save); !saved.ok())
       log_warning("the KV of a prompt cannot be saved", kv("request", save.files.id),
                   kv("reason", saved.error().message));
+    return std::nullopt;
   }
 
+  [[nodiscard]] std::size_t page_bytes() const noexcept { return order_.page_bytes(); }
+  [[nodiscard]] std::int32_t block_size() const noexcept { return block_size_; }
+  [[nodiscard]] std::size_t num_blocks(const PromptFiles& files) const {
+    return static_cast<std::size_t>(files.num_tokens / block_size_);
+  }
+
+ private:
   [[nodiscard]] std::string own_path(const std::string& folder, std::int32_t layer) const {
-    std::string name = options_.layer_names;
+    std::string name = layer_names_;
     name.replace(name.find("{}"), 2, std::to_string(layer));
     return folder + "/" + name + ".safetensors";
   }
@@ -375,16 +332,15 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
   }
 
   Result<void> write(const Save& save) const {
-    const std::vector<KVCacheMemory::Layer>& layers = memory_.groups.front();
     std::vector<std::byte> rows;
-    for (std::size_t l = 0; l < layers.size(); ++l) {
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::vector<std::byte>& pages = save.pages[l];
       rows.resize(pages.size());
       for (std::size_t at = 0; at < pages.size(); at += order_.page_bytes())
         order_.to_rows(std::span(pages).subspan(at, order_.page_bytes()),
                        std::span(rows).subspan(at, order_.page_bytes()));
       RETURN_IF_ERROR(write_tensor_file(
-          own_path(save.files.folder, layers[l].layer), kKvTensor,
+          own_path(save.files.folder, layers_[l].layer), kKvTensor,
           {.type = type_,
            .shape = {save.files.num_tokens, order_.num_heads(), order_.content_size()},
            .bytes = rows},
@@ -397,7 +353,7 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
     const std::size_t first =
         static_cast<std::size_t>(files.begin_token / block_size_) * order_.page_bytes();
     LayerPages all;
-    for (const KVCacheMemory::Layer& layer : memory_.groups.front()) {
+    for (const KVCacheMemory::Layer& layer : layers_) {
       const std::string path = path_of(files.folder, layer.layer);
       const std::size_t num_bytes = num_blocks(files) * order_.page_bytes();
       ASSIGN_OR_RETURN(const std::string file, read_file(path, num_bytes + kMaxTensorHeader));
@@ -444,16 +400,98 @@ class PromptFileConnectorWorker final : public KVConnectorWorker {
         xxh3_128(std::span(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size())));
   }
 
-  KVConnectorWorkerContext context_;
-  PromptFileOptions options_;
-  KVCacheMemory memory_;
+  std::string layer_names_;
+  std::vector<KVCacheMemory::Layer> layers_;
   PageOrder order_;
   std::int32_t block_size_ = 0;
   TensorType type_ = TensorType::kF32;
   std::string model_;
+};
+
+class PromptFileConnectorWorker final : public KVConnectorWorker {
+ public:
+  PromptFileConnectorWorker(KVConnectorWorkerContext context, PromptFileOptions options)
+      : context_(std::move(context)), options_(std::move(options)) {}
+
+  Result<void> register_kv_caches(const KVCacheMemory& memory) override {
+    thread_.reset();
+    saves_.clear();
+    loads_.clear();
+    open_loads_ = {};
+    RETURN_IF_ERROR(check_prompt_files(memory.config, context_.parallel));
+    memory_ = memory;
+    ASSIGN_OR_RETURN(store_, PromptFileStore::create(memory, options_, context_.model_identity));
+    thread_.emplace(
+        [store = store_](PromptFileStore::Job& job) { return store->perform(job); },
+        [](const PromptFileStore::Job& job) { return std::holds_alternative<PromptFiles>(job); });
+    return {};
+  }
+  void start_load_kv(const std::string& metadata) override {
+    PromptFileOps ops;
+    CHECK(wire::decode(metadata.data(), metadata.size(), ops), metadata.size());
+    std::erase_if(loads_, [&](std::uint64_t number) { return number < ops.oldest_load; });
+    for (PromptFiles& load : ops.loads)
+      if (loads_.insert(load.number).second) {
+        open_loads_.add(load, options_.load_timeout);
+        thread_->add(std::move(load));
+      }
+    saves_ = std::move(ops.saves);
+  }
+  void wait_for_save() override {
+    for (PromptFiles& files : std::exchange(saves_, {})) {
+      PromptFileStore::Save save{.files = std::move(files), .pages = {}};
+      std::size_t num_bytes = 0;
+      for (const KVCacheMemory::Layer& layer : memory_.groups.front()) {
+        std::vector<std::byte>& pages = save.pages.emplace_back(
+            store_->num_blocks(save.files) * static_cast<std::size_t>(layer.page_bytes));
+        for (std::size_t i = 0; i < store_->num_blocks(save.files); ++i)
+          memory_.device->copy_to_host(pages.data() + i * store_->page_bytes(),
+                                       page_of(layer, save.files.blocks.at(i)),
+                                       store_->page_bytes());
+        num_bytes += pages.size();
+      }
+      thread_->add(std::move(save), num_bytes);
+    }
+  }
+  KVConnectorOutput get_finished() override {
+    KVConnectorOutput output;
+    if (!thread_) return output;
+    for (const PromptFileStore::Loaded& loaded : thread_->take_done()) {
+      if (!open_loads_.remove(loaded.files.number)) continue;  // it was late
+      output.finished_recving.push_back(loaded.files.id);
+      if (!loaded.pages.ok()) {
+        output.failed_recving.push_back(loaded.files.id);
+        continue;
+      }
+      const auto first = static_cast<std::size_t>(loaded.files.begin_token / store_->block_size());
+      for (std::size_t l = 0; l < loaded.pages->size(); ++l)
+        for (std::size_t i = first; i < store_->num_blocks(loaded.files); ++i)
+          memory_.device->copy_to_device(
+              page_of(memory_.groups.front()[l], loaded.files.blocks.at(i)),
+              (*loaded.pages)[l].data() + (i - first) * store_->page_bytes(), store_->page_bytes());
+    }
+    for (const PromptFiles& late : open_loads_.take_late(thread_->hangs(options_.load_timeout))) {
+      log_warning("the KV of a prompt is not there in time", kv("request", late.id),
+                  kv("limit_ms", options_.load_timeout.count()));
+      output.finished_recving.push_back(late.id);
+      output.failed_recving.push_back(late.id);
+    }
+    return output;
+  }
+
+ private:
+  static std::byte* page_of(const KVCacheMemory::Layer& layer, BlockId block) {
+    return layer.data + block * layer.page_bytes;
+  }
+
+  KVConnectorWorkerContext context_;
+  PromptFileOptions options_;
+  KVCacheMemory memory_;
+  std::shared_ptr<PromptFileStore> store_;   // null: there is no cache yet
   std::vector<PromptFiles> saves_;           // of the step
   std::unordered_set<std::uint64_t> loads_;  // numbers of those that came and may come again
-  std::optional<TransferThread<Job, Loaded>> thread_;  // last: it uses the others
+  OpenLoads<PromptFiles> open_loads_;
+  std::optional<TransferThread<PromptFileStore::Job, PromptFileStore::Loaded>> thread_;
 };
 
 }  // namespace

@@ -37,6 +37,8 @@ struct KVConnectorContext {
   KVCacheSettings settings;  ///< of the KVCacheManager: how blocks are hashed
   /// The tokens of a text, without those that stand around a prompt. Errors: the tokenizer's.
   std::function<Result<std::vector<TokenId>>(const std::string&)> encode = nullptr;
+  /// It is one of a MultiConnector's: others store what steps compute from its loads.
+  bool among_others = false;
 };
 
 /// A connector's two sides. Errors: kInvalidArgument naming the key of kv_connector_extra_config,
@@ -49,7 +51,7 @@ struct KVConnectorKind {
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 5;
+inline constexpr std::uint32_t kKVConnectorInterface = 6;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

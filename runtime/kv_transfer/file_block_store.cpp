@@ -7,7 +7,9 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
+#include "runtime/base/batch_reader.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/kv_transfer/block_store.hpp"
@@ -32,22 +34,15 @@ class FileBlockStore final : public BlockStore {
   explicit FileBlockStore(fs::path folder) : folder_(std::move(folder)) {}
 
   Result<std::shared_ptr<const Blob>> load(const StoreKey& key) override {
-    const fs::path path = path_of(key);
-    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.valid()) return file_error("read", path);
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0) return file_error("read", path);
-    auto blob = std::make_shared<Blob>(static_cast<std::size_t>(status.st_size));
-    for (std::size_t done = 0; done < blob->size();) {
-      const ssize_t count =
-          ::pread(file.get(), blob->data() + done, blob->size() - done, static_cast<off_t>(done));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return file_error("read", path);
-      if (count == 0) blob->resize(done);  // it has been cut meanwhile
-      done += static_cast<std::size_t>(count);
-    }
-    static_cast<void>(::futimens(file.get(), nullptr));  // it was used last, also after a restart
-    return std::shared_ptr<const Blob>(std::move(blob));
+    return std::move(load_all({&key, 1}).front());
+  }
+
+  std::vector<Result<std::shared_ptr<const Blob>>> load_all(
+      std::span<const StoreKey> keys) override {
+    std::vector<Result<std::shared_ptr<const Blob>>> blobs;
+    for (std::size_t i = 0; i < keys.size(); i += kMaxOpenFiles)
+      load_some(keys.subspan(i, std::min(kMaxOpenFiles, keys.size() - i)), blobs);
+    return blobs;
   }
 
   Result<void> save(const StoreKey& key, Blob blob) override {
@@ -90,7 +85,43 @@ class FileBlockStore final : public BlockStore {
            (hash + std::string(kGroupMark) + std::to_string(key.group) + std::string(kSuffix));
   }
 
+  void load_some(std::span<const StoreKey> keys,
+                 std::vector<Result<std::shared_ptr<const Blob>>>& blobs) {
+    std::vector<FileDescriptor> files;
+    std::vector<std::shared_ptr<Blob>> contents;
+    std::vector<BatchReader::Read> reads;
+    std::vector<std::optional<Error>> errors;
+    for (const StoreKey& key : keys) {
+      const fs::path path = path_of(key);
+      FileDescriptor& file = files.emplace_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      struct stat status {};
+      const bool opened = file.valid() && ::fstat(file.get(), &status) == 0;
+      errors.push_back(opened ? std::nullopt : std::optional(file_error("read", path)));
+      contents.push_back(
+          std::make_shared<Blob>(opened ? static_cast<std::size_t>(status.st_size) : 0));
+      reads.push_back({.file = file.get(), .to = *contents.back()});
+    }
+    reader_.read(reads);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (!errors[i] && reads[i].error != 0) {
+        errno = reads[i].error;
+        errors[i] = file_error("read", path_of(keys[i]));
+      }
+      if (errors[i]) {
+        blobs.emplace_back(*std::move(errors[i]));
+        continue;
+      }
+      contents[i]->resize(reads[i].num_read);  // it may have been cut meanwhile
+      // It was used last, also after a restart.
+      static_cast<void>(::futimens(files[i].get(), nullptr));
+      blobs.emplace_back(std::move(contents[i]));
+    }
+  }
+
+  static constexpr std::size_t kMaxOpenFiles = 64;
+
   fs::path folder_;
+  BatchReader reader_;
 };
 
 /// False: it is no such name.

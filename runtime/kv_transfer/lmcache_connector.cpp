@@ -62,6 +62,14 @@ std::string lmcache_dtype(const KVCacheConfig& cache) {
   return "uint8";
 }
 
+std::size_t lmcache_chunk_bytes(const KVCacheConfig& cache, std::int32_t chunk_size) {
+  std::int64_t bytes = sizeof(BlobHeader);
+  for (const KVCacheGroup& group : cache.groups)
+    for (std::size_t i = 0; i < group.layers.size(); ++i)
+      bytes += chunk_size / group.spec.block_size * cache.page_bytes[i];
+  return static_cast<std::size_t>(bytes);
+}
+
 Result<void> LMCacheConnector::check(const KVConnectorContext& context,
                                      const lmcache::LMCacheConfig& config) {
   for (const KVCacheGroup& group : context.cache.groups)
@@ -100,6 +108,9 @@ LMCacheConnector::LMCacheConnector(const KVConnectorContext& context, lmcache::L
       remote_(kMaxRemoteKnown, lmcache::CachePolicy::kLru),
       has_windows_(std::ranges::any_of(
           cache_.groups, [](const KVCacheGroup& group) { return group.spec.window() != nullptr; })),
+      // A remote store keeps what it has been given, also what turns out to be wrong.
+      is_layered_(config_.use_layerwise && cache_.groups.size() == 1 && !context.among_others &&
+                  lookup == nullptr),
       lookup_(std::move(lookup)) {
   for (const auto& [id, bytes] : stored) {
     std::vector<ChunkId> removed;
@@ -334,7 +345,7 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
   }
   known->num_matched_after = num_local_tokens;
   if (num_tokens < config_.min_retrieve_tokens) num_tokens = 0;
-  return Match{num_tokens, /*async=*/true};
+  return Match{num_tokens, /*async=*/!is_layered_};
 }
 
 KVConnector::Medium LMCacheConnector::medium(const RequestState& request) const {
@@ -353,7 +364,7 @@ void LMCacheConnector::update_state_after_alloc(const RequestState& request,
   known->num_seen = 0;
   if (lookup_ != nullptr) lookup_->forget(value(request.id));
   if (num_external_tokens == 0) return;
-  ChunkLoad load{.number = ++last_load_, .id = request.id, .chunks = {}};
+  ChunkLoad load{.number = ++last_load_, .id = request.id, .is_layered = is_layered_, .chunks = {}};
   const std::int32_t begin = known->num_matched_after;
   const std::int32_t end = begin + num_external_tokens;
   std::vector<Piece> loaded = pieces(*known, request, known->lookup_end);
@@ -378,20 +389,45 @@ void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) 
     const auto load = std::ranges::find_if(
         open_loads_, [id](const auto& numbered) { return numbered.second.id == id; });
     if (load == open_loads_.end()) continue;
-    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
-      for (const ChunkBlocks& chunk : load->second.chunks) {
-        const ChunkId chunk_id{chunk.hash, chunk.tags};
-        std::uint8_t tiers = 0;
-        if (cpu_.remove(chunk_id)) tiers |= kCpuTier;
-        if (disk_.remove(chunk_id)) tiers |= kDiskTier;
-        remote_.remove(chunk_id);
-        if (tiers != 0) remove(chunk_id, tiers);
-      }
-      if (const auto known = requests_.find(id); known != requests_.end())
+    const auto is_invalid = [&](const ChunkBlocks& chunk) {
+      return std::ranges::any_of(chunk.blocks, [&](BlockId block) {
+        return block != kNullBlock &&
+               std::ranges::find(output.invalid_block_ids, block) != output.invalid_block_ids.end();
+      });
+    };
+    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end() ||
+        (load->second.is_layered && std::ranges::any_of(load->second.chunks, is_invalid))) {
+      for (const ChunkBlocks& chunk : load->second.chunks) forget({chunk.hash, chunk.tags});
+      if (load->second.is_layered)
+        for (const ChunkId& chunk : std::exchange(doubtful_saves_, {})) forget(chunk);
+      if (const auto known = requests_.find(id); known != requests_.end()) {
         known->second.load_failed = true;
+        known->second.num_seen = 0;
+      }
     }
     open_loads_.erase(load);
   }
+  if (!has_layered_loads()) doubtful_saves_.clear();
+}
+
+bool LMCacheConnector::has_layered_loads() const {
+  return std::ranges::any_of(open_loads_,
+                             [](const auto& numbered) { return numbered.second.is_layered; });
+}
+
+void LMCacheConnector::forget(const ChunkId& id) {
+  std::uint8_t tiers = 0;
+  if (cpu_.remove(id)) tiers |= kCpuTier;
+  if (disk_.remove(id)) tiers |= kDiskTier;
+  remote_.remove(id);
+  if (tiers != 0) remove(id, tiers);
+}
+
+void LMCacheConnector::on_failed_steps() {
+  sends_loads_again_ = true;
+  // Their requests begin anew, in other blocks.
+  std::erase_if(open_loads_, [](const auto& numbered) { return numbered.second.is_layered; });
+  doubtful_saves_.clear();
 }
 
 // ---- saves --------------------------------------------------------------------------------------
@@ -410,7 +446,9 @@ void LMCacheConnector::save(Request& known, const Piece& piece, std::int32_t num
     remote_.add(piece.id, 1, forgotten);
     chunk.tiers |= kRemoteTier;
   }
-  if (chunk.tiers != 0) next_.ops.push_back({ChunkOp::Kind::kSave, std::move(chunk)});
+  if (chunk.tiers == 0) return;
+  if (is_layered_ && has_layered_loads()) doubtful_saves_.push_back(piece.id);
+  next_.ops.push_back({ChunkOp::Kind::kSave, std::move(chunk)});
 }
 
 void LMCacheConnector::save_pieces(Request& known, std::int32_t num_computed,

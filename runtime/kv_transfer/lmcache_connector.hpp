@@ -47,7 +47,7 @@ class LMCacheConnector final : public KVConnector {
                                           const BlockTable& blocks) override;
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
-  void on_failed_steps() override { sends_loads_again_ = true; }
+  void on_failed_steps() override;
   [[nodiscard]] Medium medium(const RequestState& request) const override;
   /// False: the remote store keeps what it has.
   bool reset_cache() override;
@@ -72,6 +72,7 @@ class LMCacheConnector final : public KVConnector {
     std::int32_t lookup_end = 0;         ///< of the tokens that the last match was looked up for
     bool has_asked = false;              ///< the remote store
     Medium medium = Medium::kHost;       ///< the slowest one of the last match
+    bool is_layered = false;             ///< the next load is awaited by a step, layer by layer
     bool load_failed = false;
   };
   /// Tokens [begin, end): a full chunk, or what a prompt has behind its last one.
@@ -95,6 +96,9 @@ class LMCacheConnector final : public KVConnector {
   [[nodiscard]] std::int32_t first_needed_token(std::size_t group, std::int32_t num_computed) const;
   [[nodiscard]] ChunkBlocks chunk_blocks(const Request& known, const Piece& piece,
                                          std::int32_t begin, std::int32_t num_computed) const;
+  /// From all tiers.
+  void forget(const lmcache::ChunkId& id);
+  [[nodiscard]] bool has_layered_loads() const;
   void add(lmcache::TierIndex& tier, std::uint8_t bit, const Piece& piece, std::uint8_t& tiers);
   void remove(const lmcache::ChunkId& id, std::uint8_t tiers);
   void save_pieces(Request& known, std::int32_t num_computed, std::int32_t num_known);
@@ -113,6 +117,9 @@ class LMCacheConnector final : public KVConnector {
   lmcache::TierIndex disk_;
   lmcache::TierIndex remote_;  // what was put there lately; each counts as one byte
   bool has_windows_;           // of some layers
+  bool is_layered_;            // where a load allows it
+  /// Chunks that steps save whose layered loads may fail: they may be computed from those.
+  std::vector<lmcache::ChunkId> doubtful_saves_;
   std::unique_ptr<lmcache::RemoteLookup> lookup_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;
@@ -127,6 +134,9 @@ class LMCacheConnector final : public KVConnector {
                                              const ParallelConfig& parallel);
 /// The name of the cache's type in keys.
 [[nodiscard]] std::string lmcache_dtype(const KVCacheConfig& cache);
+
+/// The most that a rank stores of a chunk.
+[[nodiscard]] std::size_t lmcache_chunk_bytes(const KVCacheConfig& cache, std::int32_t chunk_size);
 
 /// LMCacheConnectorV1: see LMCacheConfig for what configures it.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_lmcache_connector(

@@ -104,38 +104,78 @@ std::vector<std::pair<ChunkId, std::int64_t>> list_chunk_files(const lmcache::LM
 
 // ---- ChunkTransfers -----------------------------------------------------------------------------
 
-ChunkTransfers::ChunkTransfers(const lmcache::LMCacheConfig& config, Names names,
-                               const BlockOrigin& origin)
+/// What the thread works on. It outlives a ChunkTransfers whose thread hangs in it.
+class ChunkTransfers::Store {
+ public:
+  /// Errors: of the remote store and of the folder.
+  [[nodiscard]] static Result<std::shared_ptr<Store>> open(const lmcache::LMCacheConfig& config,
+                                                           Names names, const BlockOrigin& origin);
+  [[nodiscard]] std::optional<Loaded> perform(Job& job);
+
+ private:
+  Store(const lmcache::LMCacheConfig& config, Names names, const BlockOrigin& origin);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const Load& load);
+  [[nodiscard]] Result<std::shared_ptr<const Blob>> read(const ChunkBlocks& chunk,
+                                                         std::size_t num_bytes);
+  [[nodiscard]] std::string key_of(const ChunkBlocks& chunk) const;
+  [[nodiscard]] std::string path_of(const std::string& key) const;
+
+  const Names names_;
+  const BlockOrigin origin_;
+  const bool signed_hashes_;
+  std::string folder_;  // empty: no disk
+  std::unordered_map<lmcache::ChunkId, std::shared_ptr<const Blob>, lmcache::ChunkIdHash> memory_;
+  std::unique_ptr<lmcache::RemoteStore> remote_;          // null: none
+  std::unique_ptr<lmcache::RemoteWriter> remote_writer_;  // null: none
+};
+
+ChunkTransfers::Store::Store(const lmcache::LMCacheConfig& config, Names names,
+                             const BlockOrigin& origin)
     : names_(std::move(names)),
       origin_(origin),
       signed_hashes_(config.hash_algorithm == lmcache::ChunkHashAlgorithm::kBuiltin),
       folder_(folder_of_rank(config, names_.rank)) {}
 
+Result<std::shared_ptr<ChunkTransfers::Store>> ChunkTransfers::Store::open(
+    const lmcache::LMCacheConfig& config, Names names, const BlockOrigin& origin) {
+  std::shared_ptr<Store> store(new Store(config, std::move(names), origin));
+  if (!store->folder_.empty()) {
+    std::error_code error;
+    fs::create_directories(store->folder_, error);
+    if (error)
+      return Error{
+          ErrorCode::kIo,
+          "kv-transfer-config: cannot make the folder " + store->folder_ + ": " + error.message(),
+          "kv-transfer-config"};
+  }
+  if (!config.remote.url.empty()) {
+    ASSIGN_OR_RETURN(store->remote_, lmcache::make_remote_store(config.remote));
+    ASSIGN_OR_RETURN(auto writer, lmcache::make_remote_store(config.remote));
+    store->remote_writer_ = std::make_unique<lmcache::RemoteWriter>(std::move(writer));
+  }
+  return store;
+}
+
 Result<std::unique_ptr<ChunkTransfers>> ChunkTransfers::open(const lmcache::LMCacheConfig& config,
                                                              Names names,
                                                              const BlockOrigin& origin) {
-  std::unique_ptr<ChunkTransfers> transfers(new ChunkTransfers(config, std::move(names), origin));
-  if (!transfers->folder_.empty()) {
-    std::error_code error;
-    fs::create_directories(transfers->folder_, error);
-    if (error)
-      return Error{ErrorCode::kIo,
-                   "kv-transfer-config: cannot make the folder " + transfers->folder_ + ": " +
-                       error.message(),
-                   "kv-transfer-config"};
-  }
-  if (!config.remote.url.empty()) {
-    ASSIGN_OR_RETURN(transfers->remote_, lmcache::make_remote_store(config.remote));
-    ASSIGN_OR_RETURN(auto writer, lmcache::make_remote_store(config.remote));
-    transfers->remote_writer_ = std::make_unique<lmcache::RemoteWriter>(std::move(writer));
-  }
-  transfers->thread_.emplace([all = transfers.get()](Job& job) { all->perform(job); },
+  ASSIGN_OR_RETURN(std::shared_ptr<Store> store, Store::open(config, std::move(names), origin));
+  std::unique_ptr<ChunkTransfers> transfers(new ChunkTransfers());
+  transfers->load_timeout_ = config.remote.timeout;
+  transfers->thread_.emplace([store = std::move(store)](Job& job) { return store->perform(job); },
                              [](const Job& job) { return std::holds_alternative<Load>(job); });
   return transfers;
 }
 
 void ChunkTransfers::load(ChunkLoad load, std::vector<std::size_t> num_bytes) {
+  open_loads_.add(load, load_timeout_);
   thread_->add(Load{std::move(load), std::move(num_bytes)});
+}
+void ChunkTransfers::load_layers(ChunkLoad load, std::vector<std::size_t> num_bytes,
+                                 std::shared_ptr<LayeredLoad> state, std::size_t num_layers,
+                                 CopyLayer copy) {
+  thread_->add(
+      Load{std::move(load), std::move(num_bytes), std::move(state), num_layers, std::move(copy)});
 }
 void ChunkTransfers::remove(const ChunkBlocks& chunk) { thread_->add(Removal{chunk}); }
 void ChunkTransfers::clear() { thread_->add(Clearing{}); }
@@ -145,7 +185,19 @@ void ChunkTransfers::save(const ChunkBlocks& chunk, Blob blob) {
   thread_->add(Save{chunk, std::move(blob)}, num_bytes);
 }
 
-std::string ChunkTransfers::key_of(const ChunkBlocks& chunk) const {
+std::vector<ChunkTransfers::Loaded> ChunkTransfers::take_loaded() {
+  std::vector<Loaded> all = thread_->take_done();
+  std::erase_if(all,
+                [this](const Loaded& loaded) { return !open_loads_.remove(loaded.load.number); });
+  for (ChunkLoad& late : open_loads_.take_late(thread_->hangs(load_timeout_))) {
+    log_warning("chunks of the KV cache are not there in time", kv("request", late.id),
+                kv("limit_ms", load_timeout_.count()));
+    all.push_back({std::move(late), Error{ErrorCode::kTimeout, "it takes too long", {}}});
+  }
+  return all;
+}
+
+std::string ChunkTransfers::Store::key_of(const ChunkBlocks& chunk) const {
   const lmcache::CacheEngineKey key{
       .model = names_.model,
       .world_size = names_.world_size,
@@ -158,18 +210,24 @@ std::string ChunkTransfers::key_of(const ChunkBlocks& chunk) const {
   return key.text() + chunk.tags;
 }
 
-std::string ChunkTransfers::path_of(const std::string& key) const {
+std::string ChunkTransfers::Store::path_of(const std::string& key) const {
   return folder_ + "/" + lmcache::disk_file_name(key);
 }
 
-void ChunkTransfers::perform(Job& job) {
+std::optional<ChunkTransfers::Loaded> ChunkTransfers::Store::perform(Job& job) {
   if (auto* const load = std::get_if<Load>(&job)) {
     auto blobs = read(*load);
     if (!blobs.ok())
       log_warning("chunks of the KV cache cannot be loaded", kv("request", load->load.id),
                   kv("reason", blobs.error().message));
-    thread_->deliver({std::move(load->load), std::move(blobs)});
-  } else if (auto* const save = std::get_if<Save>(&job)) {
+    if (load->state == nullptr) return Loaded{std::move(load->load), std::move(blobs)};
+    bool is_wanted = blobs.ok();
+    for (std::size_t layer = 0; is_wanted && layer < load->num_layers; ++layer)
+      is_wanted = load->state->put_layer(layer, [&] { load->copy(layer, *blobs); });
+    load->state->end(is_wanted);
+    return std::nullopt;
+  }
+  if (auto* const save = std::get_if<Save>(&job)) {
     seal_blob(save->blob);
     const ChunkBlocks& chunk = save->chunk;
     const auto blob = std::make_shared<const Blob>(std::move(save->blob));
@@ -191,14 +249,15 @@ void ChunkTransfers::perform(Job& job) {
     std::error_code error;
     const std::string prefix = names_.model + "@" + std::to_string(names_.world_size) + "@" +
                                std::to_string(names_.rank) + "@";
-    if (folder_.empty()) return;
+    if (folder_.empty()) return std::nullopt;
     for (fs::directory_iterator file(folder_, error), end; !error && file != end;
          file.increment(error))
       if (file->path().filename().string().starts_with(prefix)) ::unlink(file->path().c_str());
   }
+  return std::nullopt;
 }
 
-Result<std::vector<std::shared_ptr<const Blob>>> ChunkTransfers::read(const Load& load) {
+Result<std::vector<std::shared_ptr<const Blob>>> ChunkTransfers::Store::read(const Load& load) {
   std::vector<std::shared_ptr<const Blob>> blobs;
   for (std::size_t i = 0; i < load.load.chunks.size(); ++i) {
     const ChunkBlocks& chunk = load.load.chunks[i];
@@ -210,8 +269,8 @@ Result<std::vector<std::shared_ptr<const Blob>>> ChunkTransfers::read(const Load
 }
 
 /// From the first tier that has it, whole and the one that is wanted.
-Result<std::shared_ptr<const Blob>> ChunkTransfers::read(const ChunkBlocks& chunk,
-                                                         std::size_t num_bytes) {
+Result<std::shared_ptr<const Blob>> ChunkTransfers::Store::read(const ChunkBlocks& chunk,
+                                                                std::size_t num_bytes) {
   const StoreKey wanted{chunk.digest, 0};
   const std::string key = key_of(chunk);
   std::string reasons;
@@ -252,14 +311,22 @@ Result<std::shared_ptr<const Blob>> ChunkTransfers::read(const ChunkBlocks& chun
 
 LMCacheConnectorWorker::LMCacheConnectorWorker(KVConnectorWorkerContext context,
                                                lmcache::LMCacheConfig config)
-    : context_(std::move(context)), config_(std::move(config)) {}
+    : context_(std::move(context)),
+      config_(std::move(config)),
+      copier_(config_.use_layerwise ? std::make_unique<LayerCopier>() : nullptr) {}
 
 Result<void> LMCacheConnectorWorker::register_kv_caches(const KVCacheMemory& memory) {
+  start_step();
   transfers_.reset();
   ops_.clear();
   loads_.clear();
   memory_ = memory;
+  if (config_.use_layerwise && !memory.device->is_host())
+    return Error{ErrorCode::kUnsupported,
+                 "kv-transfer-config: use_layerwise is for caches in the memory of the host",
+                 "kv-transfer-config"};
   origin_ = block_origin(context_.model_identity, memory.config, context_.parallel);
+  config_.remote.value_bytes = lmcache_chunk_bytes(memory.config, config_.chunk_size);
   ASSIGN_OR_RETURN(
       transfers_,
       ChunkTransfers::open(
@@ -272,51 +339,62 @@ Result<void> LMCacheConnectorWorker::register_kv_caches(const KVCacheMemory& mem
   return {};
 }
 
-template <class Copy>
-void LMCacheConnectorWorker::for_each_page(const ChunkBlocks& chunk, Copy&& copy) const {
+template <class Visit>
+void LMCacheConnectorWorker::for_each_page(const KVCacheMemory& memory, const ChunkBlocks& chunk,
+                                           Visit&& visit) {
   // As many tokens of each group, in blocks of the group's size.
   std::size_t blocks_per_token_sum = 0;
   std::int32_t unit = 1;
-  for (const KVCacheGroup& group : memory_.config.groups)
+  for (const KVCacheGroup& group : memory.config.groups)
     unit = std::lcm(unit, group.spec.block_size);
-  for (const KVCacheGroup& group : memory_.config.groups)
+  for (const KVCacheGroup& group : memory.config.groups)
     blocks_per_token_sum += static_cast<std::size_t>(unit / group.spec.block_size);
   const std::size_t num_units = chunk.blocks.size() / blocks_per_token_sum;
   std::size_t next = 0;
-  for (std::size_t g = 0; g < memory_.groups.size(); ++g) {
+  for (std::size_t g = 0; g < memory.groups.size(); ++g) {
     const std::size_t num_blocks =
-        num_units * static_cast<std::size_t>(unit / memory_.config.groups[g].spec.block_size);
+        num_units * static_cast<std::size_t>(unit / memory.config.groups[g].spec.block_size);
     for (std::size_t i = 0; i < num_blocks; ++i, ++next) {
       const BlockId block = chunk.blocks[next];
-      for (const KVCacheMemory::Layer& layer : memory_.groups[g])
-        copy(block == kNullBlock ? nullptr : layer.data + block * layer.page_bytes,
-             static_cast<std::size_t>(layer.page_bytes));
+      for (std::size_t l = 0; l < memory.groups[g].size(); ++l) {
+        const KVCacheMemory::Layer& layer = memory.groups[g][l];
+        visit(Page{block == kNullBlock ? nullptr : layer.data + block * layer.page_bytes,
+                   static_cast<std::size_t>(layer.page_bytes), g, l});
+      }
     }
   }
 }
 
 std::size_t LMCacheConnectorWorker::num_bytes(const ChunkBlocks& chunk) const {
   std::size_t bytes = 0;
-  for_each_page(chunk, [&](std::byte*, std::size_t page_bytes) { bytes += page_bytes; });
+  for_each_page(memory_, chunk, [&](const Page& page) { bytes += page.num_bytes; });
   return bytes;
 }
 
 Blob LMCacheConnectorWorker::read_chunk(const ChunkBlocks& chunk) {
   Blob blob = make_blob(origin_, {chunk.digest, 0}, num_bytes(chunk));
   std::byte* to = blob_content(blob).data();
-  for_each_page(chunk, [&](std::byte* page, std::size_t page_bytes) {
-    if (page != nullptr) memory_.device->copy_to_host(to, page, page_bytes);
-    to += page_bytes;
+  for_each_page(memory_, chunk, [&](const Page& page) {
+    if (page.data != nullptr) memory_.device->copy_to_host(to, page.data, page.num_bytes);
+    to += page.num_bytes;
   });
   return blob;
 }
 
 void LMCacheConnectorWorker::write_chunk(const ChunkBlocks& chunk, const Blob& blob) {
   const std::byte* from = blob_content(blob).data();
-  for_each_page(chunk, [&](std::byte* page, std::size_t page_bytes) {
-    if (page != nullptr) memory_.device->copy_to_device(page, from, page_bytes);
-    from += page_bytes;
+  for_each_page(memory_, chunk, [&](const Page& page) {
+    if (page.data != nullptr) memory_.device->copy_to_device(page.data, from, page.num_bytes);
+    from += page.num_bytes;
   });
+}
+
+/// Of what an earlier step has begun, as it has failed, nothing counts.
+void LMCacheConnectorWorker::start_step() {
+  if (copier_ == nullptr) return;
+  step_loads_.drop();
+  copier_->drop();
+  saves_.clear();
 }
 
 void LMCacheConnectorWorker::start_load_kv(const std::string& metadata) {
@@ -328,16 +406,82 @@ void LMCacheConnectorWorker::start_load_kv(const std::string& metadata) {
     if (!loads_.insert(load.number).second) continue;
     std::vector<std::size_t> sizes;
     for (const ChunkBlocks& chunk : load.chunks) sizes.push_back(num_bytes(chunk));
-    transfers_->load(std::move(load), std::move(sizes));
+    if (load.is_layered)
+      start_layered(std::move(load), std::move(sizes));
+    else
+      transfers_->load(std::move(load), std::move(sizes));
   }
   ops_ = std::move(ops->ops);
+  if (copier_ != nullptr) begin_saves();
+}
+
+void LMCacheConnectorWorker::start_layered(ChunkLoad load, std::vector<std::size_t> sizes) {
+  auto state = std::make_shared<LayeredLoad>();
+  std::vector<BlockId> blocks;
+  for (const ChunkBlocks& chunk : load.chunks)
+    std::ranges::copy_if(chunk.blocks, std::back_inserter(blocks),
+                         [](BlockId block) { return block != kNullBlock; });
+  step_loads_.add(load.id, std::move(blocks), state, config_.remote.timeout);
+  const auto copy = [memory = memory_, chunks = load.chunks](
+                        std::size_t index, std::span<const std::shared_ptr<const Blob>> blobs) {
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const std::byte* from = blob_content(*blobs[i]).data();
+      for_each_page(memory, chunks[i], [&](const Page& page) {
+        if (page.data != nullptr && page.index == index)
+          std::memcpy(page.data, from, page.num_bytes);
+        from += page.num_bytes;
+      });
+    }
+  };
+  transfers_->load_layers(std::move(load), std::move(sizes), std::move(state),
+                          memory_.groups.front().size(), copy);
+}
+
+void LMCacheConnectorWorker::begin_saves() {
+  for (const ChunkOp& op : ops_)
+    if (op.kind == ChunkOp::Kind::kSave)
+      saves_.push_back(make_blob(origin_, {op.chunk.digest, 0}, num_bytes(op.chunk)));
+  if (!saves_.empty())
+    copier_->begin(memory_, [this](std::size_t group, std::size_t i) { copy_layer(group, i); });
+}
+
+void LMCacheConnectorWorker::wait_for_layer_load(std::int32_t layer) {
+  if (step_loads_.empty()) return;
+  const std::vector<KVCacheMemory::Layer>& layers = memory_.groups.front();
+  const auto found = std::ranges::find(layers, layer, &KVCacheMemory::Layer::layer);
+  if (found != layers.end())
+    step_loads_.wait_for_layer(static_cast<std::size_t>(found - layers.begin()));
+}
+
+/// Nobody changes these pages any more in this step.
+void LMCacheConnectorWorker::save_kv_layer(std::int32_t layer) {
+  if (copier_ != nullptr) copier_->add(layer);
+}
+
+/// To the blobs of the step.
+void LMCacheConnectorWorker::copy_layer(std::size_t group, std::size_t index) {
+  auto save = saves_.begin();
+  for (const ChunkOp& op : ops_) {
+    if (op.kind != ChunkOp::Kind::kSave) continue;
+    std::byte* to = blob_content(*save++).data();
+    for_each_page(memory_, op.chunk, [&](const Page& page) {
+      if (page.data != nullptr && page.group == group && page.index == index)
+        std::memcpy(to, page.data, page.num_bytes);
+      to += page.num_bytes;
+    });
+  }
 }
 
 void LMCacheConnectorWorker::wait_for_save() {
   if (ops_.empty()) return;
   std::vector<Blob> blobs;
+  if (copier_ != nullptr) {
+    copier_->finish();
+    blobs = std::exchange(saves_, {});
+  }
   for (const ChunkOp& op : ops_)
-    if (op.kind == ChunkOp::Kind::kSave) blobs.push_back(read_chunk(op.chunk));
+    if (copier_ == nullptr && op.kind == ChunkOp::Kind::kSave)
+      blobs.push_back(read_chunk(op.chunk));
   if (!memory_.device->is_host() && !memory_.device->synchronize().ok()) return ops_.clear();
   auto blob = blobs.begin();
   for (const ChunkOp& op : std::exchange(ops_, {})) {
@@ -358,6 +502,7 @@ void LMCacheConnectorWorker::wait_for_save() {
 KVConnectorOutput LMCacheConnectorWorker::get_finished() {
   KVConnectorOutput output;
   if (transfers_ == nullptr) return output;
+  step_loads_.report(output);
   for (const ChunkTransfers::Loaded& loaded : transfers_->take_loaded()) {
     output.finished_recving.push_back(loaded.load.id);
     if (loaded.blobs.ok()) {
@@ -389,6 +534,7 @@ Result<lmcache::LMCacheConfig> read_config(const ConnectorConfig& config) {
 Result<std::shared_ptr<KVConnector>> make_lmcache_connector(const KVConnectorContext& context) {
   ASSIGN_OR_RETURN(lmcache::LMCacheConfig config, read_config(context.config));
   RETURN_IF_ERROR(LMCacheConnector::check(context, config));
+  config.remote.value_bytes = lmcache_chunk_bytes(context.cache, config.chunk_size);
   std::unique_ptr<lmcache::RemoteLookup> lookup;
   if (!config.remote.url.empty()) {
     ASSIGN_OR_RETURN(auto store, lmcache::make_remote_store(config.remote));

@@ -1,9 +1,12 @@
 #pragma once
 // A worker's side of LMCacheConnectorV1.
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -13,6 +16,7 @@
 #include "runtime/kv_transfer/block_blob.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
+#include "runtime/kv_transfer/layer_copier.hpp"
 #include "runtime/kv_transfer/lmcache/lmcache_config.hpp"
 #include "runtime/kv_transfer/lmcache/remote_threads.hpp"
 #include "runtime/kv_transfer/lmcache/tier_index.hpp"
@@ -39,6 +43,12 @@ class ChunkTransfers {
 
   /// `num_bytes` of each chunk's content.
   void load(ChunkLoad load, std::vector<std::size_t> num_bytes);
+  /// Calls copy(index of the layer, the chunks' blobs) for each of the layers; what it copies is
+  /// checked before. `copy` owns what it uses.
+  using CopyLayer =
+      std::function<void(std::size_t, std::span<const std::shared_ptr<const Blob>> blobs)>;
+  void load_layers(ChunkLoad load, std::vector<std::size_t> num_bytes,
+                   std::shared_ptr<LayeredLoad> state, std::size_t num_layers, CopyLayer copy);
   /// Waits until there is room.
   void save(const ChunkBlocks& chunk, Blob blob);
   void remove(const ChunkBlocks& chunk);
@@ -49,13 +59,17 @@ class ChunkTransfers {
     ChunkLoad load;
     Result<std::vector<std::shared_ptr<const Blob>>> blobs;
   };
-  /// Since the last call.
-  [[nodiscard]] std::vector<Loaded> take_loaded() { return thread_->take_done(); }
+  /// Since the last call. A load that takes longer than the calls to a remote store may fails, with
+  /// kTimeout.
+  [[nodiscard]] std::vector<Loaded> take_loaded();
 
  private:
   struct Load {
     ChunkLoad load;
     std::vector<std::size_t> num_bytes;
+    std::shared_ptr<LayeredLoad> state = nullptr;  // of one whose layers are awaited
+    std::size_t num_layers = 0;
+    CopyLayer copy = nullptr;
   };
   struct Save {
     ChunkBlocks chunk;
@@ -67,42 +81,45 @@ class ChunkTransfers {
   struct Clearing {};
   using Job = std::variant<Load, Save, Removal, Clearing>;
 
-  ChunkTransfers(const lmcache::LMCacheConfig& config, Names names, const BlockOrigin& origin);
-  void perform(Job& job);
-  [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const Load& load);
-  [[nodiscard]] Result<std::shared_ptr<const Blob>> read(const ChunkBlocks& chunk,
-                                                         std::size_t num_bytes);
-  [[nodiscard]] std::string key_of(const ChunkBlocks& chunk) const;
-  [[nodiscard]] std::string path_of(const std::string& key) const;
+  class Store;
 
-  const Names names_;
-  const BlockOrigin origin_;
-  const bool signed_hashes_;
-  std::string folder_;  // empty: no disk
-  // The thread's.
-  std::unordered_map<lmcache::ChunkId, std::shared_ptr<const Blob>, lmcache::ChunkIdHash> memory_;
-  std::unique_ptr<lmcache::RemoteStore> remote_;          // null: none
-  std::unique_ptr<lmcache::RemoteWriter> remote_writer_;  // null: none
-  std::optional<TransferThread<Job, Loaded>> thread_;     // last: it uses the others
+  ChunkTransfers() = default;
+
+  std::chrono::milliseconds load_timeout_{};
+  OpenLoads<ChunkLoad> open_loads_;
+  std::optional<TransferThread<Job, Loaded>> thread_;
 };
 
 class LMCacheConnectorWorker final : public KVConnectorWorker {
  public:
   LMCacheConnectorWorker(KVConnectorWorkerContext context, lmcache::LMCacheConfig config);
+  ~LMCacheConnectorWorker() override { start_step(); }
 
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
+  void start_step() override;
   void start_load_kv(const std::string& metadata) override;
+  [[nodiscard]] bool has_layer_hooks() const noexcept override { return copier_ != nullptr; }
+  void wait_for_layer_load(std::int32_t layer) override;
+  void save_kv_layer(std::int32_t layer) override;
   void wait_for_save() override;
   [[nodiscard]] KVConnectorOutput get_finished() override;
 
  private:
-  /// Calls copy(page, bytes of it) for each page of a chunk in the order of its content; of blocks
-  /// that are not needed with null.
-  template <class Copy>
-  void for_each_page(const ChunkBlocks& chunk, Copy&& copy) const;
+  /// A page of a chunk, in the order of its content.
+  struct Page {
+    std::byte* data = nullptr;  ///< null: of a block that is not needed
+    std::size_t num_bytes = 0;
+    std::size_t group = 0;
+    std::size_t index = 0;  ///< of the layer, in its group
+  };
+  template <class Visit>
+  static void for_each_page(const KVCacheMemory& memory, const ChunkBlocks& chunk, Visit&& visit);
   [[nodiscard]] std::size_t num_bytes(const ChunkBlocks& chunk) const;
   [[nodiscard]] Blob read_chunk(const ChunkBlocks& chunk);
   void write_chunk(const ChunkBlocks& chunk, const Blob& blob);
+  void start_layered(ChunkLoad load, std::vector<std::size_t> sizes);
+  void begin_saves();
+  void copy_layer(std::size_t group, std::size_t index);
 
   KVConnectorWorkerContext context_;
   lmcache::LMCacheConfig config_;
@@ -111,6 +128,9 @@ class LMCacheConnectorWorker final : public KVConnectorWorker {
   std::unique_ptr<ChunkTransfers> transfers_;  // null: there is no cache yet
   std::vector<ChunkOp> ops_;                   // of the step
   std::unordered_set<std::uint64_t> loads_;    // numbers of those that came and may come again
+  StepLoads step_loads_;
+  std::vector<Blob> saves_;              // use_layerwise: of the step's kSave, in their order
+  std::unique_ptr<LayerCopier> copier_;  // last: it uses the others; null: not use_layerwise
 };
 
 /// What lies on the disk of a rank, what was used last in the end: the chunk and its bytes.

@@ -33,10 +33,11 @@ TROUPE_MESSAGE(ChunkBlocks, hash, tags, digest, tiers, blocks)
 struct ChunkLoad {
   std::uint64_t number = 0;
   RequestId id{};
+  bool is_layered = false;  ///< the step reads them: each layer waits for its part
   std::vector<ChunkBlocks> chunks;
   bool operator==(const ChunkLoad&) const = default;
 };
-TROUPE_MESSAGE(ChunkLoad, number, id, chunks)
+TROUPE_MESSAGE(ChunkLoad, number, id, is_layered, chunks)
 
 /// To be done in order, after the forward pass.
 struct ChunkOp {

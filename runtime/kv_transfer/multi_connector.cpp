@@ -284,6 +284,7 @@ Result<std::shared_ptr<KVConnector>> make_multi_connector(const KVConnectorConte
     ASSIGN_OR_RETURN(const KVConnectorKind* const kind, find_kv_connector(config));
     KVConnectorContext own = context;
     own.config = config;
+    own.among_others = configs.size() > 1;
     ASSIGN_OR_RETURN(auto connector, kind->create(own));
     if (config.connector == kBlendConnector) blending = connector.get();
     connectors.push_back(std::move(connector));

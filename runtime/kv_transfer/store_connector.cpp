@@ -56,7 +56,7 @@ std::int64_t StoreKVConnector::stored_bytes(const KVConnectorContext& context, s
 
 Result<std::shared_ptr<KVConnector>> StoreKVConnector::create(const KVConnectorContext& context,
                                                               const std::vector<StoreTier>& tiers,
-                                                              bool describes_events) {
+                                                              bool describes_events, bool layered) {
   CHECK(!tiers.empty());
   std::vector<Tier> made;
   for (const StoreTier& tier : tiers) {
@@ -65,6 +65,8 @@ Result<std::shared_ptr<KVConnector>> StoreKVConnector::create(const KVConnectorC
   }
   std::shared_ptr<StoreKVConnector> connector(
       new StoreKVConnector(context, std::move(made), describes_events));
+  // Of several groups, blocks that could not be loaded cannot be told from each other.
+  connector->is_layered_ = layered && context.cache.groups.size() == 1 && !context.among_others;
   for (std::size_t t = 0; t < tiers.size(); ++t) {
     for (const StoreKey& key : tiers[t].stored) {
       const auto group = static_cast<std::size_t>(key.group);
@@ -183,7 +185,7 @@ std::optional<KVConnector::Match> StoreKVConnector::get_num_new_matched_tokens(
   }
   known->num_matched_after = num_local_tokens;
   known->num_matched = std::max(0, end - num_local_tokens);
-  return Match{std::max(0, end - num_local_tokens), /*async=*/true};
+  return Match{std::max(0, end - num_local_tokens), /*async=*/!is_layered_};
 }
 
 void StoreKVConnector::update_state_after_alloc(const RequestState& request,
@@ -195,7 +197,7 @@ void StoreKVConnector::update_state_after_alloc(const RequestState& request,
   known->blocks = blocks;
   known->num_seen.assign(cache_.groups.size(), 0);
   if (num_external_tokens == 0) return;
-  BlockLoad load{.number = ++last_load_, .id = request.id, .blocks = {}};
+  BlockLoad load{.number = ++last_load_, .id = request.id, .is_layered = is_layered_, .blocks = {}};
   const std::int32_t begin = known->num_matched_after;
   const std::int32_t end = begin + num_external_tokens;
   for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
@@ -290,20 +292,39 @@ void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) 
       open_loads_.erase(load);
       continue;
     }
-    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
-      for (const KeyedBlock& block : load->second.blocks)
-        for (std::size_t t = 0; t < tiers_.size(); ++t)
-          if (tiers_[t].index.remove(block.key)) remove(block.key, t);
-      if (const auto known = requests_.find(id); known != requests_.end())
+    const auto is_invalid = [&](const KeyedBlock& block) {
+      return std::ranges::find(output.invalid_block_ids, block.block) !=
+             output.invalid_block_ids.end();
+    };
+    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end() ||
+        (load->second.is_layered && std::ranges::any_of(load->second.blocks, is_invalid))) {
+      for (const KeyedBlock& block : load->second.blocks) forget(block.key);
+      if (load->second.is_layered)
+        for (const StoreKey& key : std::exchange(doubtful_saves_, {})) forget(key);
+      if (const auto known = requests_.find(id); known != requests_.end()) {
         known->second.load_failed = true;
+        std::ranges::fill(known->second.num_seen, 0);
+      }
     }
     open_loads_.erase(load);
   }
+  if (!has_layered_loads()) doubtful_saves_.clear();
+}
+
+bool StoreKVConnector::has_layered_loads() const {
+  return std::ranges::any_of(open_loads_,
+                             [](const auto& numbered) { return numbered.second.is_layered; });
+}
+
+void StoreKVConnector::forget(const StoreKey& key) {
+  for (std::size_t t = 0; t < tiers_.size(); ++t)
+    if (tiers_[t].index.remove(key)) remove(key, t);
 }
 
 // ---- saves --------------------------------------------------------------------------------------
 
 void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
+  const bool is_doubtful = is_layered_ && has_layered_loads();
   for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
     const std::int32_t size = block_size(g);
     const std::int32_t first_needed = first_needed_token(g, progress.num_computed);
@@ -317,6 +338,7 @@ void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
       for (std::size_t t = 0; t < tiers_.size(); ++t) {
         if (tiers_[t].index.touch(key) || !add(key, t)) continue;
         next_.ops.push_back({StoreOpKind::kSave, {key, id}, static_cast<std::uint8_t>(t)});
+        if (is_doubtful) doubtful_saves_.push_back(key);
         record_stored(request, key, block, tiers_[t].medium);
       }
     }
@@ -411,6 +433,9 @@ void StoreKVConnector::advance_move() {
 
 void StoreKVConnector::on_failed_steps() {
   sends_loads_again_ = true;
+  // Their requests begin anew, in other blocks.
+  std::erase_if(open_loads_, [](const auto& numbered) { return numbered.second.is_layered; });
+  doubtful_saves_.clear();
   if (move_ && move_->num_sent > 0)
     move_->result.error = Error{ErrorCode::kUnavailable, "a step failed meanwhile", {}};
 }

@@ -42,11 +42,12 @@ struct StoreTier {
 /// the index forgets the blocks, and the request computes them; it is given no others.
 class StoreKVConnector final : public KVConnector {
  public:
-  /// `describes_events`: events have tokens and parents, as those of the cache itself. Errors:
+  /// `describes_events`: events have tokens and parents, as those of the cache itself. `layered`: a
+  /// request is computed while it is loaded, layer by layer, where there is one group. Errors:
   /// kInvalidArgument, an unknown policy.
   [[nodiscard]] static Result<std::shared_ptr<KVConnector>> create(
       const KVConnectorContext& context, const std::vector<StoreTier>& tiers,
-      bool describes_events = false);
+      bool describes_events = false, bool layered = false);
 
   void on_new_request(const KVCacheRequest& request) override;
   [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
@@ -126,6 +127,9 @@ class StoreKVConnector final : public KVConnector {
   /// False: the tier has no room for it.
   bool add(const StoreKey& key, std::size_t tier);
   void remove(const StoreKey& key, std::size_t tier);
+  /// From all tiers.
+  void forget(const StoreKey& key);
+  [[nodiscard]] bool has_layered_loads() const;
   void record_stored(const Request& request, const StoreKey& key, std::int32_t block,
                      const char* medium);
   [[nodiscard]] bool has(const StoreKey& key) const;
@@ -141,6 +145,9 @@ class StoreKVConnector final : public KVConnector {
   std::vector<std::int64_t> stored_bytes_;  // per group
   std::vector<Tier> tiers_;
   bool describes_events_;
+  bool is_layered_ = false;
+  /// Blocks that steps save whose layered loads may fail: they may be computed from those.
+  std::vector<StoreKey> doubtful_saves_;
   std::vector<KVCacheEvent> events_;
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;

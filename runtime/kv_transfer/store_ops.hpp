@@ -19,10 +19,11 @@ namespace troupe {
 struct BlockLoad {
   std::uint64_t number = 0;
   RequestId id{};
+  bool is_layered = false;  ///< the step reads them: each layer waits for its part
   std::vector<KeyedBlock> blocks;
   bool operator==(const BlockLoad&) const = default;
 };
-TROUPE_MESSAGE(BlockLoad, number, id, blocks)
+TROUPE_MESSAGE(BlockLoad, number, id, is_layered, blocks)
 
 enum class StoreOpKind : std::uint8_t {
   kSave,    ///< the block is computed by the end of the step

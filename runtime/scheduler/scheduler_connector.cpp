@@ -70,9 +70,14 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
   std::vector<RequestId> lost;
   if (report.invalid_block_ids.empty()) co_return lost;
 
+  // A step's own loads are reported as done by it: nobody is to find what came wrong, even if its
+  // request ends before it is computed.
+  const bool is_of_step = std::ranges::any_of(running_, [&report](const RequestState* request) {
+    return std::ranges::find(report.finished_recving, request->id) != report.finished_recving.end();
+  });
   FindInvalidBlocks question{.updates = take_kv_updates(),
                              .block_ids = report.invalid_block_ids,
-                             .drop_content = !recompute};
+                             .drop_content = !recompute || is_of_step};
   for (const RequestState* request : holding_.list())
     if (request->status == RequestStatus::kWaitingForRemoteKVs)
       question.loading.push_back({request->id, request->num_computed_tokens});

@@ -118,6 +118,11 @@ void InputBatch::update_known(const CachedRequestData& data) {
     const auto found = requests_.find(value(data.ids[i]));
     CHECK(found != requests_.end(), value(data.ids[i]));
     WorkerRequest& request = found->second;
+    // It has not advanced: what was computed in between does not count.
+    if (data.num_computed_tokens[i] <= request.num_computed_tokens &&
+        i < data.num_output_tokens.size())
+      keep_tokens(request,
+                  static_cast<std::size_t>(request.num_prompt_tokens + data.num_output_tokens[i]));
     request.num_computed_tokens = data.num_computed_tokens[i];
     // Drafts that did not come true, of which the Scheduler had not heard.
     const std::int32_t num_missing =
@@ -250,6 +255,17 @@ void InputBatch::append_token(WorkerRequest& request, TokenId token) {
   if (request.failed) return;
   request.token_ids.push_back(token);
   request.sampling.append(token);
+}
+
+/// The Scheduler has discarded what is behind them: it was sampled from KV that was not loaded.
+void InputBatch::keep_tokens(WorkerRequest& request, std::size_t num_tokens) {
+  if (num_tokens >= request.token_ids.size()) return;
+  request.token_ids.resize(num_tokens);
+  request.sampling = SamplingState(request.sampling.params(), request.token_ids,
+                                   static_cast<std::size_t>(request.num_prompt_tokens));
+  request.failed = false;
+  request.next_drafts.clear();
+  request.num_drafts = 0;
 }
 
 }  // namespace troupe

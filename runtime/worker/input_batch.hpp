@@ -122,6 +122,7 @@ class InputBatch {
   void forget(RequestId id);
   void admit(const NewRequestData& data);
   void update_known(const CachedRequestData& data);
+  static void keep_tokens(WorkerRequest& request, std::size_t num_tokens);
   void build_rows(const SchedulerOutput& step);
   /// The token at a position that the row computes.
   [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);

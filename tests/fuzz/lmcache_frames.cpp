@@ -1,5 +1,5 @@
 // Arbitrary bytes from a client of the cache server, from a server to our client, and replies of
-// LMCache's server of several processes.
+// LMCache's server of several processes; and KV events of another server.
 //
 // What the server answers does not depend on the pieces in which the bytes come.
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/cache_server/lm_session.hpp"
+#include "runtime/kv_events/cached_prompts.hpp"
 #include "runtime/kv_transfer/lmcache/cache_engine_key.hpp"
 #include "runtime/kv_transfer/lmcache/mp_messages.hpp"
 #include "runtime/kv_transfer/lmcache/remote_metadata.hpp"
@@ -63,6 +64,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)mp_pool(reply);
   (void)mp_texts(reply);
   (void)mp_integer(reply);
+  troupe::CachedPrompts cached;
+  if (cached.apply(bytes).ok()) (void)cached.prompts(4);
   (void)parse_mp_reply(
       {std::string(bytes.substr(0, size / 2)), std::string(bytes.substr(size / 2))});
   return 0;

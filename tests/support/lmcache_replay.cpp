@@ -292,7 +292,8 @@ Result<MpFrames> mp_request_of(const std::string& op, const std::vector<json>& f
                                                  : argument(0).get<std::int64_t>());
   if (op == "cb_protocol_handshake") return mp_protocol_handshake(number, argument(0));
   if (op == "lookup") return mp_lookup(number, mp_key_of(argument(0)), argument(1));
-  if (op == "free_lookup_locks") return mp_free_lookup_locks(number, mp_key_of(argument(0)));
+  if (op == "free_lookup_locks")
+    return mp_free_lookup_locks(number, mp_key_of(argument(0)), argument(1));
   if (op == "query_prefetch_status") return mp_query_prefetch_status(number, argument(0));
   if (op == "wait_prefetch_status")
     return mp_wait_prefetch_status(number, argument(0), argument(1));

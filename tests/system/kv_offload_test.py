@@ -124,6 +124,12 @@ class KVOffload(unittest.TestCase):
             with Server(*options) as server:
                 self.assertEqual(answers(server), expected)
                 self.assertEqual(server.metric(HITS), 3 * 64)
+        # Layer by layer, from memory, where the cache has room for little more than one of them.
+        with Server(model, "--dtype", "float32", "--max-model-len", "128", "--block-size", "16", "--num-gpu-blocks-override",
+                    "10", *transfer("OffloadingConnector", use_layerwise=True)) as server:
+            for _ in range(2):
+                self.assertEqual(answers(server), expected)
+            self.assertGreaterEqual(server.metric(HITS), 2 * 64)
 
     def test_two_ranks_keep_their_own_halves(self):
         with Server(*OPTIONS, "--tensor-parallel-size", "2", *transfer("OffloadingConnector")) as server:

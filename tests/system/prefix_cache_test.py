@@ -8,6 +8,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+from stores import free_port
 from support import DEADLINE_S, Server, wait_until
 
 COMMON = ("--block-size", "16", "--log-stats-interval-s", "0", "--enable-prompt-tokens-details", "--served-model-name", "demo")
@@ -85,8 +86,11 @@ class PrefixCache(unittest.TestCase):
     def test_prompts_are_warmed_and_the_cache_is_exported_and_imported(self):
         with tempfile.TemporaryDirectory() as folder:
             config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+            replay_port = free_port()
+            events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{free_port()}",
+                      "replay_endpoint": f"tcp://127.0.0.1:{replay_port}"}
             options = (*COMMON, "--max-model-len", "1024", "--kv-transfer-config", json.dumps(config), "--admin-cache-directory",
-                       folder, "--max-warm-prompts", "4")
+                       folder, "--max-warm-prompts", "4", "--kv-events-config", json.dumps(events))
             chat = {"messages": [{"role": "system", "content": LONG[:600]}, {"role": "user", "content": "Who are you?"}]}
             with Server(*options) as server:
                 status, warm = send(server, "/admin/cache/warm", {"prompts": [LONG], "conversations": [chat]})
@@ -102,6 +106,16 @@ class PrefixCache(unittest.TestCase):
                 self.assertEqual((status, warm["num_computed"], warm["errors"][0]["index"]), (200, 1, 1), warm)
                 self.assertEqual(send(server, "/admin/cache/warm", {"prompts": ["a"] * 5})[0], 400)
                 self.assertEqual(send(server, "/admin/cache/warm", {})[0], 400)
+                # Another server takes its prompts from this one's events.
+                with Server(*COMMON, "--max-model-len", "1024") as other:
+                    source = {"replay_endpoint": f"tcp://127.0.0.1:{replay_port}", "max_prompts": 8}
+                    wait_until(lambda: send(other, "/admin/cache/warm", {"events": source})[1].get("num_computed", 0) >= 2,
+                               "prompts of this server's cache")
+                    other_text, cached, total, _ = complete(other, LONG)
+                    self.assertEqual(other_text, text)
+                    self.assertGreaterEqual(cached, total - 2 * 16 * 4)
+                    status, answer = send(other, "/admin/cache/warm", {"events": {"replay_endpoint": "http://here"}})
+                    self.assertEqual((status, "tcp://host:port" in answer["error"]["message"]), (400, True), answer)
                 status, moved = send(server, "/admin/cache/export", {"name": "monday"})
                 self.assertEqual((status, moved["status"]), (200, "exported"))
                 self.assertGreaterEqual(moved["num_blocks"], total // 16)

@@ -81,7 +81,6 @@ struct Unsupported {
   std::string_view off;  ///< besides false, none and 0
 };
 constexpr std::array kUnsupported = {
-    Unsupported{"use_layerwise", ""},
     Unsupported{"enable_blending", ""},
     Unsupported{"enable_p2p", ""},
     Unsupported{"enable_controller", ""},
@@ -152,6 +151,8 @@ Result<void> apply_setting(LMCacheConfig& config, const Setting& setting) {
     config.remote.timeout = std::chrono::seconds(seconds);
   } else if (key == "lookup_timeout_ms") {
     ASSIGN_OR_RETURN(config.lookup_timeout_ms, to_number(setting, 1));
+  } else if (key == "use_layerwise") {
+    ASSIGN_OR_RETURN(config.use_layerwise, to_bool(setting));
   } else if (key == "force_skip_save") {
     ASSIGN_OR_RETURN(config.force_skip_save, to_bool(setting));
   } else if (key == "skip_last_n_tokens") {

@@ -27,6 +27,8 @@ struct LMCacheConfig {
   PythonInt none_hash;
   bool save_decode_cache = false;
   bool save_unfull_chunk = false;
+  /// Layers are copied while others are computed, and loaded so where there is no remote store.
+  bool use_layerwise = false;
   std::int32_t min_retrieve_tokens = 0;
   std::optional<std::int32_t> priority_limit;
   std::int32_t lookup_timeout_ms = 3000;

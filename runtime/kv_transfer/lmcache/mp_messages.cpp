@@ -5,12 +5,14 @@
 #include <cstdio>
 
 #include "messages/msgpack.hpp"
+#include "messages/msgpack_reader.hpp"
 #include "runtime/base/hash.hpp"
 
 namespace troupe::lmcache {
 namespace {
 
 using msgspec::encode;
+using msgspec::Reader;
 using msgspec::Writer;
 
 template <class... Arguments>
@@ -55,118 +57,6 @@ Result<std::string> pack_key(const MpKey& key) {
 
 // ---- replies ------------------------------------------------------------------------------------
 
-/// Reads msgpack. After malformed input ok() stays false and every value is empty.
-class MpReader {
- public:
-  explicit MpReader(std::string_view bytes) : bytes_(bytes) {}
-
-  [[nodiscard]] bool ok() const noexcept { return ok_; }
-  [[nodiscard]] bool at_end() const noexcept { return ok_ && bytes_.empty(); }
-
-  std::int64_t integer() {
-    const std::uint8_t first = byte();
-    if (first < 0x80 || first >= 0xe0) return static_cast<std::int8_t>(first);
-    switch (first) {
-      case 0xcc:
-        return static_cast<std::int64_t>(word(1));
-      case 0xcd:
-        return static_cast<std::int64_t>(word(2));
-      case 0xce:
-        return static_cast<std::int64_t>(word(4));
-      case 0xcf: {
-        const std::uint64_t x = word(8);
-        if (x > INT64_MAX) ok_ = false;
-        return ok_ ? static_cast<std::int64_t>(x) : 0;
-      }
-      case 0xd0:
-        return static_cast<std::int8_t>(word(1));
-      case 0xd1:
-        return static_cast<std::int16_t>(word(2));
-      case 0xd2:
-        return static_cast<std::int32_t>(word(4));
-      case 0xd3:
-        return static_cast<std::int64_t>(word(8));
-      default:
-        ok_ = false;
-        return 0;
-    }
-  }
-  bool boolean() {
-    const std::uint8_t first = byte();
-    if (first != 0xc2 && first != 0xc3) ok_ = false;
-    return ok_ && first == 0xc3;
-  }
-  std::string text() { return std::string(take(size(0xa0, 0x1f, 0xd9, 1))); }
-  std::size_t array() { return limited(size(0x90, 0x0f, 0xdc, 2), 1); }
-  std::size_t map() { return limited(size(0x80, 0x0f, 0xde, 2), 2); }
-  /// Any value of the types that replies have, at most kMaxDepth deep.
-  void skip(int depth = 0) {
-    if (!ok_ || bytes_.empty() || depth > kMaxDepth) {
-      ok_ = false;
-      return;
-    }
-    const auto first = static_cast<std::uint8_t>(bytes_.front());
-    if (first < 0x80 || first >= 0xe0 || (first >= 0xcc && first <= 0xd3)) {
-      integer();
-    } else if (first == 0xc0) {
-      byte();
-    } else if (first == 0xc2 || first == 0xc3) {
-      boolean();
-    } else if (first >= 0xc4 && first <= 0xc6) {
-      byte();
-      take(word(std::size_t{1} << (first - 0xc4)));
-    } else if (first == 0xca || first == 0xcb) {
-      byte();
-      word(first == 0xca ? 4 : 8);
-    } else if ((first & 0xe0) == 0xa0 || (first >= 0xd9 && first <= 0xdb)) {
-      text();
-    } else if ((first & 0xf0) == 0x90 || first == 0xdc || first == 0xdd) {
-      for (std::size_t left = array(); ok_ && left > 0; --left) skip(depth + 1);
-    } else {
-      for (std::size_t left = 2 * map(); ok_ && left > 0; --left) skip(depth + 1);
-    }
-  }
-
- private:
-  static constexpr int kMaxDepth = 16;
-
-  std::string_view take(std::uint64_t count) {
-    if (!ok_ || count > bytes_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-  std::uint8_t byte() { return static_cast<std::uint8_t>(word(1)); }
-  std::uint64_t word(std::size_t num_bytes) {
-    std::uint64_t x = 0;
-    for (const char c : take(num_bytes)) x = x << 8 | static_cast<std::uint8_t>(c);
-    return x;
-  }
-  /// Of a text, array or map: in the first byte, or in words behind it, from `wide` on, the first
-  /// of which has `num_bytes`.
-  std::uint64_t size(std::uint8_t fixed, std::uint8_t mask, std::uint8_t wide,
-                     std::size_t num_bytes) {
-    const std::uint8_t first = byte();
-    if ((first & ~mask) == fixed) return first & mask;
-    const std::size_t num_widths = wide == 0xd9 ? 3 : 2;
-    for (std::size_t i = 0; i < num_widths; ++i)
-      if (first == wide + i) return word(num_bytes << i);
-    ok_ = false;
-    return 0;
-  }
-  /// What cannot be in the bytes that are left is malformed.
-  std::size_t limited(std::uint64_t count, std::size_t least_bytes) {
-    if (count > bytes_.size() / least_bytes) ok_ = false;
-    return ok_ ? count : 0;
-  }
-
-  std::string_view bytes_;
-  bool ok_ = true;
-};
-
 Error bad_result(const MpReply& reply, const char* type) {
   return {ErrorCode::kCorrupt,
           "the LMCache server's reply to operation " + std::to_string(reply.operation) + " is no " +
@@ -174,7 +64,7 @@ Error bad_result(const MpReply& reply, const char* type) {
           {}};
 }
 
-std::vector<std::int64_t> read_integers(MpReader& reader) {
+std::vector<std::int64_t> read_integers(Reader& reader) {
   std::vector<std::int64_t> integers;
   for (std::size_t left = reader.array(); reader.ok() && left > 0; --left)
     integers.push_back(reader.integer());
@@ -183,7 +73,7 @@ std::vector<std::int64_t> read_integers(MpReader& reader) {
 
 /// Calls read(name) for each field of a map; it reads the value.
 template <class Read>
-void read_map(MpReader& reader, Read&& read) {
+void read_map(Reader& reader, Read&& read) {
   for (std::size_t left = reader.map(); reader.ok() && left > 0; --left) read(reader.text());
 }
 
@@ -226,9 +116,10 @@ Result<MpFrames> mp_lookup(std::uint64_t number, const MpKey& key, std::int32_t 
   ASSIGN_OR_RETURN(std::string packed, pack_key(key));
   return request(number, MpOperation::kLookup, std::move(packed), encode(num_readers));
 }
-Result<MpFrames> mp_free_lookup_locks(std::uint64_t number, const MpKey& key) {
+Result<MpFrames> mp_free_lookup_locks(std::uint64_t number, const MpKey& key,
+                                      std::int32_t num_readers) {
   ASSIGN_OR_RETURN(std::string packed, pack_key(key));
-  return request(number, MpOperation::kFreeLookupLocks, std::move(packed));
+  return request(number, MpOperation::kFreeLookupLocks, std::move(packed), encode(num_readers));
 }
 Result<MpFrames> mp_transfer(std::uint64_t number, MpOperation operation, const MpKey& key,
                              std::int64_t instance) {
@@ -259,8 +150,8 @@ MpFrames mp_clear(std::uint64_t number, bool force) {
 Result<MpReply> parse_mp_reply(const MpFrames& frames) {
   const Error malformed{ErrorCode::kCorrupt, "malformed reply of the LMCache server", {}};
   if (frames.size() < 2 || frames.size() > 3) return malformed;
-  MpReader number(frames[0]);
-  MpReader operation(frames[1]);
+  Reader number(frames[0]);
+  Reader operation(frames[1]);
   MpReply reply{static_cast<std::uint64_t>(number.integer()),
                 static_cast<std::int32_t>(operation.integer()),
                 frames.size() == 3 ? frames[2] : std::string()};
@@ -269,19 +160,19 @@ Result<MpReply> parse_mp_reply(const MpFrames& frames) {
 }
 
 Result<std::int64_t> mp_integer(const MpReply& reply) {
-  MpReader reader(reply.result);
+  Reader reader(reply.result);
   const std::int64_t value = reader.integer();
   if (!reader.at_end()) return bad_result(reply, "integer");
   return value;
 }
 Result<bool> mp_bool(const MpReply& reply) {
-  MpReader reader(reply.result);
+  Reader reader(reply.result);
   const bool value = reader.boolean();
   if (!reader.at_end()) return bad_result(reply, "boolean");
   return value;
 }
 Result<std::vector<std::string>> mp_texts(const MpReply& reply) {
-  MpReader reader(reply.result);
+  Reader reader(reply.result);
   std::vector<std::string> texts;
   for (std::size_t left = reader.array(); reader.ok() && left > 0; --left)
     texts.push_back(reader.text());
@@ -290,7 +181,7 @@ Result<std::vector<std::string>> mp_texts(const MpReply& reply) {
 }
 
 Result<MpPool> mp_pool(const MpReply& reply) {
-  MpReader reader(reply.result);
+  Reader reader(reply.result);
   MpPool pool;
   read_map(reader, [&](const std::string& name) {
     if (name == "shm_name")
@@ -305,7 +196,7 @@ Result<MpPool> mp_pool(const MpReply& reply) {
 }
 
 Result<MpSlots> mp_slots(const MpReply& reply) {
-  MpReader reader(reply.result);
+  Reader reader(reply.result);
   MpSlots slots;
   const auto read_slot = [&](const std::string& name) {
     MpSlots::Slot& slot = slots.slots.back();

@@ -76,7 +76,8 @@ struct MpContext {
 /// Errors: kInvalidArgument, the salt; also of the next ones.
 [[nodiscard]] Result<MpFrames> mp_lookup(std::uint64_t number, const MpKey& key,
                                          std::int32_t num_readers);
-[[nodiscard]] Result<MpFrames> mp_free_lookup_locks(std::uint64_t number, const MpKey& key);
+[[nodiscard]] Result<MpFrames> mp_free_lookup_locks(std::uint64_t number, const MpKey& key,
+                                                    std::int32_t num_readers);
 /// kPrepareStore, kPrepareRetrieve or kCommitRetrieve.
 [[nodiscard]] Result<MpFrames> mp_transfer(std::uint64_t number, MpOperation operation,
                                            const MpKey& key, std::int64_t instance);

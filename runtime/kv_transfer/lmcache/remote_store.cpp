@@ -46,8 +46,9 @@ Result<std::unique_ptr<RemoteStore>> make_remote_store(const RemoteOptions& opti
   if (url.scheme == "redis" || url.scheme == "resp" || url.scheme == "unix")
     return make_redis_store(url, options);
   if (url.scheme == "fs") return make_folder_store(url);
+  if (url.scheme == "mp") return make_mp_store(url, options);
   return Error{ErrorCode::kUnsupported,
-               "remote_url is " + url.shown() + ": there are lm, lms, redis, resp, unix and fs",
+               "remote_url is " + url.shown() + ": there are lm, lms, mp, redis, resp, unix and fs",
                "remote_url"};
 }
 

@@ -19,7 +19,8 @@ struct RemoteOptions {
   std::chrono::milliseconds timeout{10'000};  ///< of each call
   std::int64_t ttl_s = 0;                     ///< of what is put into Redis; 0: for good
   std::string token_file;                     ///< lm, lms: of Troupe's cache server
-  std::string ca_file;  ///< lms: the authority of its certificate; empty: the system's
+  std::string ca_file;          ///< lms: the authority of its certificate; empty: the system's
+  std::size_t value_bytes = 0;  ///< mp: the most that a value has
 };
 
 /// One connection, opened on demand, and again kReconnectInterval after a failure; used by one
@@ -66,5 +67,8 @@ struct RemoteUrl {
 [[nodiscard]] Result<std::unique_ptr<RemoteStore>> make_redis_store(const RemoteUrl& url,
                                                                     const RemoteOptions& options);
 [[nodiscard]] Result<std::unique_ptr<RemoteStore>> make_folder_store(const RemoteUrl& url);
+/// mp: `lmcache server` on this host, whose shared memory values are copied to and from.
+[[nodiscard]] Result<std::unique_ptr<RemoteStore>> make_mp_store(const RemoteUrl& url,
+                                                                 const RemoteOptions& options);
 
 }  // namespace troupe::lmcache

@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "runtime/kv_events/cached_prompts.hpp"
 #include "tests/runtime/kv_events/event_testing.hpp"
 
 namespace troupe {
@@ -27,6 +28,47 @@ BOOST_AUTO_TEST_CASE(batches_are_numbered_from_zero_and_the_last_ones_are_kept) 
   BOOST_TEST(sequences(log.replay(0)) == (std::vector<std::uint64_t>{2, 3, 4}));
   BOOST_TEST(sequences(log.replay(4)) == (std::vector<std::uint64_t>{4}));
   BOOST_TEST(log.replay(5).empty());
+}
+
+BOOST_AUTO_TEST_CASE(the_prompts_of_a_cache_are_read_from_its_events) {
+  const auto filled = [](std::uint8_t number) {
+    BlockHash hash;
+    hash.bytes.fill(number);
+    return hash;
+  };
+  const auto block = [&](std::uint8_t hash, std::uint8_t parent, TokenId first) {
+    BlocksStored event;
+    event.hashes = {filled(hash)};
+    event.parent = parent == 0 ? std::nullopt : std::optional(filled(parent));
+    event.block_size = 2;
+    event.token_ids = {first, first + 1};
+    event.medium = "GPU";
+    event.extra_keys = {{}};
+    return event;
+  };
+  BlocksStored salted = block(7, 1, 70);
+  salted.extra_keys = {{ExtraKey(std::string("tenant"))}};
+  BlocksStored windowed = block(8, 1, 80);
+  windowed.group = 1;
+  windowed.sliding_window = 4;
+  for (const bool int_hashes : {true, false}) {
+    KVEventForm form;
+    form.int_block_hashes = int_hashes;
+    CachedPrompts cached;
+    const auto apply = [&](std::vector<KVCacheEvent> events) {
+      return cached.apply(encode_kv_event_batch(1.5, events, form)).ok();
+    };
+    BOOST_TEST(apply({block(9, 0, 90), AllBlocksCleared{}}));
+    BOOST_TEST(apply({block(1, 0, 10), block(2, 1, 20), block(3, 1, 30), salted, windowed}));
+    BOOST_TEST(apply({block(4, 6, 40), block(5, 0, 50),
+                      BlockRemoved{.hash = filled(5), .group = 0, .medium = "GPU"}}));
+    const std::vector<std::vector<TokenId>> expected = {{10, 11, 30, 31}, {10, 11, 20, 21}};
+    BOOST_TEST((cached.prompts(5) == expected));
+    BOOST_TEST(cached.prompts(1).size() == 1u);
+    const std::string whole = encode_kv_event_batch(1.5, std::vector<KVCacheEvent>{salted}, form);
+    for (std::size_t size = 0; size < whole.size() - 1; ++size)
+      BOOST_TEST(!CachedPrompts().apply(std::string_view(whole).substr(0, size)).ok());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_snapshot_is_in_the_name_of_the_last_batch) {

@@ -58,6 +58,48 @@ void check_offloading(EngineSetup setup) {
   BOOST_TEST(engine.connector<StoreKVConnector>().num_requests() == 0u);
 }
 
+/// The same layer by layer: in memory, and in files of which some are damaged.
+void check_layers(EngineSetup setup) {
+  const std::vector<Answer> expected = plain_answers(setup);
+  const BlockFolder folder;
+  setup.transfer = offloading(R"({"use_layerwise":true,"num_cpu_blocks":8,"secondary_tiers":[)"
+                              R"({"type":"fs","root_dir":")" +
+                              folder.path().string() + R"("}]})");
+  {
+    TransferEngine engine(setup);
+    BOOST_TEST((engine.run(some_prompts()) == expected));
+    engine.reset_prefix_cache();
+    BOOST_TEST((engine.run(some_prompts()) == expected));
+    BOOST_TEST(engine.num_external_hits() >= 5u * 16);
+    engine.reset_prefix_cache();
+    // Of steps in flight all are lost, or none: here one by one.
+    if (!setup.async_scheduling) engine.lose_steps(2);
+    BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
+    BOOST_TEST(engine.connector<StoreKVConnector>().num_requests() == 0u);
+  }
+  const auto files = files_of(folder);
+  for (std::size_t i = 0; i < files.size(); i += 4) {
+    std::fstream file(files[i], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-9, std::ios::end);
+    file << "damaged";
+  }
+  TransferEngine engine(setup);
+  const std::int32_t num_free = engine.num_free_blocks();
+  BOOST_TEST((engine.run(some_prompts()) == expected));
+  engine.reset_prefix_cache();
+  BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
+  BOOST_TEST(engine.num_external_hits() > 0u);
+  BOOST_TEST(engine.num_free_blocks() == num_free);
+}
+
+BOOST_AUTO_TEST_CASE(blocks_come_and_go_layer_by_layer) {
+  check_layers({});
+  check_layers({.async_scheduling = true});
+  check_layers({.kv_cache_dtype = "int8", .tensor_parallel_size = 2});
+  check_layers({.pipeline_parallel_size = 2});
+  check_layers({.model = "gemma3_text"});  // several groups: only saved so
+}
+
 BOOST_AUTO_TEST_CASE(evicted_prefixes_come_back_from_memory_with_the_same_bits) {
   check_offloading({});
 }
@@ -161,6 +203,68 @@ BOOST_AUTO_TEST_CASE(what_was_cut_changed_or_deleted_is_computed_and_written_ane
   BOOST_TEST((engine.run(some_prompts()) == expected));
   engine.reset_prefix_cache();
   BOOST_TEST((engine.run(some_prompts()) == expected));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
+  const BlockFolder folder;
+  EngineSetup setup{.transfer = offloading(R"({"use_layerwise":true,"secondary_tiers":[)"
+                                           R"({"type":"fs","root_dir":")" +
+                                           folder.path().string() + R"("}]})")};
+  const std::vector<Answer> expected = plain_answers(setup);
+  {
+    TransferEngine engine(setup);
+    engine.run(some_prompts());
+  }
+  for (const fs::path& path : files_of(folder)) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-9, std::ios::end);
+    file << "damaged";
+  }
+  // What a step computes from them is stored by nobody, either.
+  std::vector<TokenId> longer = some_prompts()[3];
+  for (TokenId token = 5; token < 17; ++token) longer.push_back(token);
+  const std::vector<Answer> expected_longer = TransferEngine({.num_blocks = 200}).run({longer});
+  TransferEngine engine(setup);
+  for (int round = 0; round < 3; ++round) {
+    BOOST_TEST((engine.run({longer}) == expected_longer));
+    engine.reset_prefix_cache();
+  }
+  BOOST_TEST(engine.num_external_hits() > 0u);
+  const RequestId id = engine.add(some_prompts()[4], "");
+  static_cast<void>(engine.step());  // it loads, and fails
+  BOOST_TEST(engine.num_external_hits() > 0u);
+  engine.abort(id);
+  BOOST_TEST((engine.run({some_prompts()[4]}) == std::vector{expected[4]}));
+}
+
+BOOST_AUTO_TEST_CASE(reads_that_hang_are_misses_whatever_reads) {
+  const std::vector<Answer> expected = plain_answers({});
+  for (const std::string extra : {"", R"("use_layerwise":true,)"}) {
+    const BlockFolder folder;
+    const auto transfer = [&](const std::string& timeout) {
+      return offloading("{" + extra + timeout + R"("secondary_tiers":[{"type":"fs","root_dir":")" +
+                        folder.path().string() + R"("}]})");
+    };
+    {
+      TransferEngine engine({.transfer = transfer("")});
+      engine.run(some_prompts());
+    }
+    HangingFiles files(files_of(folder));
+    {
+      TransferEngine engine({.transfer = transfer(R"("load_timeout_s":0.05,)")});
+      const std::int32_t num_free = engine.num_free_blocks();
+      BOOST_TEST((engine.run(some_prompts()) == expected));
+      BOOST_TEST(engine.num_external_hits() > 0u);
+      BOOST_TEST(engine.num_free_blocks() == num_free);
+      files.release();
+      engine.reset_prefix_cache();
+      BOOST_TEST((engine.run(some_prompts()) == expected));
+    }
+    // What was computed meanwhile has been written.
+    TransferEngine engine({.transfer = transfer("")});
+    BOOST_TEST((engine.run(some_prompts()) == expected));
+    BOOST_TEST(engine.num_external_hits() >= 5 * 16u);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_producer_loads_nothing_and_a_consumer_saves_nothing) {

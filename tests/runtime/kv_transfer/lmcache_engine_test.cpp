@@ -70,6 +70,68 @@ BOOST_AUTO_TEST_CASE(so_they_do_with_a_cache_of_8_bits) {
   check_memory({.kv_cache_dtype = "int8"});
 }
 
+/// Layer by layer: from memory, and from a disk on which some chunks are damaged, and one hangs.
+void check_chunk_layers(EngineSetup setup) {
+  const std::vector<Answer> expected = answers_without(setup);
+  const BlockFolder folder;
+  setup.transfer = lmcache_transfer(R"("lmcache.use_layerwise":true)");
+  {
+    TransferEngine engine(setup);
+    BOOST_TEST((engine.run(some_prompts()) == expected));
+    engine.reset_prefix_cache();
+    BOOST_TEST((engine.run(some_prompts()) == expected));
+    BOOST_TEST(engine.num_external_hits() > 0u);
+    engine.reset_prefix_cache();
+    // Of steps in flight all are lost, or none: here one by one.
+    if (!setup.async_scheduling) engine.lose_steps(2);
+    BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
+    BOOST_TEST(engine.connector<LMCacheConnector>().num_requests() == 0u);
+  }
+  setup.transfer = lmcache_transfer(
+      R"("lmcache.use_layerwise":true,"lmcache.blocking_timeout_secs":1,)" + on_disk(folder));
+  {
+    TransferEngine engine(setup);
+    BOOST_TEST((engine.run(some_prompts()) == expected));
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder.path())) files.push_back(entry.path());
+  std::ranges::sort(files);
+  for (std::size_t i = 1; i < files.size(); i += 4) {
+    std::fstream file(files[i], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-9, std::ios::end);
+    file << "damaged";
+  }
+  HangingFiles hanging({files.front()});
+  // What a step computes from a damaged chunk is stored by nobody.
+  std::vector<std::vector<TokenId>> longer = some_prompts();
+  for (std::vector<TokenId>& prompt : longer)
+    for (TokenId token = 5; token < 17; ++token) prompt.push_back(token);
+  EngineSetup plain = setup;
+  plain.transfer.clear();
+  plain.num_blocks = 200;
+  plain.tensor_parallel_size = 1;
+  const std::vector<Answer> expected_longer = TransferEngine(plain).run(longer);
+  TransferEngine engine(setup);
+  const std::int32_t num_free = engine.num_free_blocks();
+  BOOST_TEST((engine.run(longer) == expected_longer));
+  hanging.release();
+  engine.reset_prefix_cache();
+  BOOST_TEST((engine.run(longer) == expected_longer));
+  engine.reset_prefix_cache();
+  BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
+  BOOST_TEST(engine.num_external_hits() > 0u);
+  BOOST_TEST(engine.num_free_blocks() == num_free);
+}
+
+BOOST_AUTO_TEST_CASE(chunks_come_and_go_layer_by_layer) {
+  check_chunk_layers({});
+  check_chunk_layers({.async_scheduling = true});
+}
+BOOST_AUTO_TEST_CASE(so_they_do_on_several_ranks) {
+  check_chunk_layers({.kv_cache_dtype = "int8", .tensor_parallel_size = 2});
+  check_chunk_layers({.pipeline_parallel_size = 2});
+}
+
 BOOST_AUTO_TEST_CASE(chunks_give_the_same_tokens_with_sliding_windows) {
   // Windows of 16 tokens, prompts of up to 38 that are computed in steps of less.
   check_memory({.model = "gemma3_text", .num_blocks = 60});

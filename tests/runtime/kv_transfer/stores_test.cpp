@@ -1,7 +1,13 @@
 // Keys, blobs, the contents of the stores, and the metadata for them.
 
 #include <boost/test/unit_test.hpp>
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
 
 #include "runtime/config/connector_config.hpp"
 #include "runtime/kv_transfer/block_blob.hpp"
@@ -9,6 +15,7 @@
 #include "runtime/kv_transfer/block_store.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
+#include "runtime/worker/transfer_thread.hpp"
 #include "tests/runtime/kv_transfer/temporary_folder.hpp"
 
 namespace troupe {
@@ -47,6 +54,38 @@ BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
   const std::string text = pack_store_ops(ops);
   BOOST_TEST((unpack_store_ops(text) == ops));
   BOOST_TEST(!unpack_store_ops(text.substr(0, text.size() - 5)).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_hangs_is_left_to_its_thread) {
+  std::promise<void> go_on;
+  std::promise<void> began;
+  const auto value = std::make_shared<int>(1);
+  {
+    OpenLoads<BlockLoad> open;
+    TransferThread<BlockLoad, std::uint64_t> thread(
+        [value, &began, until = go_on.get_future().share()](BlockLoad& load) {
+          if (load.number == 2) began.set_value();
+          if (load.number == 2) until.wait();
+          return std::optional(load.number);
+        },
+        [](const BlockLoad&) { return true; }, 1, std::chrono::milliseconds(1));
+    for (std::uint64_t number = 1; number <= 3; ++number) {
+      const BlockLoad load{.number = number, .id = RequestId{number}, .blocks = {}};
+      open.add(load, number == 3 ? open.kNoLimit : std::chrono::milliseconds(1));
+      thread.add(load);
+    }
+    began.get_future().wait();
+    std::set<std::uint64_t> ended;
+    for (const std::uint64_t number : thread.take_done())
+      if (open.remove(number)) ended.insert(number);
+    while (ended.size() < 3)
+      for (const BlockLoad& late : open.take_late(thread.hangs(std::chrono::milliseconds(1))))
+        ended.insert(late.number);
+    BOOST_TEST(!open.remove(2));
+  }
+  BOOST_TEST(value.use_count() > 1);
+  go_on.set_value();
+  while (value.use_count() > 1) std::this_thread::yield();
 }
 
 BOOST_AUTO_TEST_CASE(what_is_used_again_survives_a_scan_under_arc_only) {
@@ -157,6 +196,27 @@ BOOST_AUTO_TEST_CASE(a_store_of_files_holds_what_it_was_given_and_lists_it) {
   BOOST_TEST((list_block_files(path) == std::vector{key_of(3, 3), key_of(2, 2), key_of(1, 1)}));
   BOOST_TEST(store->load(key_of(3, 3)).ok());  // it counts as used
   BOOST_TEST((list_block_files(path).back() == key_of(3, 3)));
+}
+
+BOOST_AUTO_TEST_CASE(many_files_are_read_at_once_and_each_that_is_wrong_alone) {
+  const BlockFolder folder;
+  const auto store = make_file_block_store(folder.path().string());
+  std::vector<StoreKey> keys;
+  for (std::uint8_t i = 1; i <= 100; ++i) {
+    keys.push_back(key_of(i));
+    if (i % 7 != 0) BOOST_TEST(store->save(keys.back(), sealed_blob(keys.back(), i * 50u)).ok());
+  }
+  fs::resize_file(store->place_of(keys[4]), 0);
+  const auto blobs = store->load_all(keys);
+  BOOST_REQUIRE(blobs.size() == keys.size());
+  for (std::uint8_t i = 1; i <= 100; ++i) {
+    const auto& blob = blobs[i - 1u];
+    BOOST_TEST(blob.ok() == (i % 7 != 0));
+    if (!blob.ok())
+      BOOST_TEST((blob.error().code == ErrorCode::kNotFound));
+    else
+      BOOST_TEST((**blob == (i == 5 ? Blob() : sealed_blob(keys[i - 1u], i * 50u))));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_named) {

@@ -86,6 +86,26 @@ std::vector<BlockId> blocks_of(InputBatch& batch, std::size_t sequence) {
   return {row, row + (arrays.seq_lens[sequence] + 15) / 16};
 }
 
+BOOST_AUTO_TEST_CASE(a_token_that_the_scheduler_discards_is_sampled_again) {
+  SchedulerOutput step;
+  step.new_requests = {request(1, 4, 0)};
+  step.scheduled_ids = {RequestId{1}};
+  step.num_scheduled_tokens = {4};
+  InputBatch batch({16});
+  update(batch, step);
+  BOOST_TEST(batch.rows()[0].samples);
+  InputBatch::append_token(*batch.find(RequestId{1}), 9);
+  SchedulerOutput next;
+  next.scheduled_ids = next.cached_requests.ids = {RequestId{1}};
+  next.num_scheduled_tokens = {4};
+  next.cached_requests.num_computed_tokens = {0};
+  next.cached_requests.num_output_tokens = {0};
+  update(batch, next);
+  BOOST_TEST(batch.rows()[0].samples);
+  BOOST_TEST(batch.find(RequestId{1})->token_ids.size() == 4u);
+  BOOST_TEST(batch.find(RequestId{1})->sampling.position() == 4u);
+}
+
 BOOST_AUTO_TEST_CASE(a_block_table_stays_where_it_is_while_others_come_grow_and_go) {
   InputBatch batch({16});
   SchedulerOutput step;
