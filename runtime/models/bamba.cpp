@@ -14,9 +14,9 @@
 namespace troupe {
 namespace {
 
-constexpr DecoderNames kNames = {.final_norm = "final_layernorm"};
+constexpr DecoderNames kBambaNames = {.final_norm = "final_layernorm"};
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_bamba_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 4096,
               .intermediate_size = 14336,
@@ -59,7 +59,7 @@ std::unique_ptr<const Mixer> load_mixer(WeightLoader& loader, const std::string&
   return std::make_unique<const Attention>(loader, name + ".self_attn", attention);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_bamba(const ModelConfig& config, Device& device, WeightLoader& loader) {
   const NormStyle norm{.eps = config.rms_norm_eps};
   const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
@@ -80,12 +80,14 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
     layers.emplace_back(std::move(mixers));
   }
   return std::make_unique<DecoderModel>(config, device, loader, std::move(layers),
-                                        DecoderOptions{.norm = norm, .names = kNames});
+                                        DecoderOptions{.norm = norm, .names = kBambaNames});
 }
 
 }  // namespace
 
-extern const RegisteredArchitecture kBamba = {
-    .name = "BambaForCausalLM", .model_type = "bamba", .read_config = read_config, .make = make};
+extern const RegisteredArchitecture kBamba = {.name = "BambaForCausalLM",
+                                              .model_type = "bamba",
+                                              .read_config = read_bamba_config,
+                                              .make = make_bamba};
 
 }  // namespace troupe

@@ -41,7 +41,7 @@ void read_encoder(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   set_equal_windows(text, 0, config);
 }
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_bert_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_encoder(text, is_gguf, config);
 }
 
@@ -256,7 +256,7 @@ class BertModel final : public Model {
   DeviceBatch device_batch_;
 };
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_bert(const ModelConfig& config, Device& device, WeightLoader& loader) {
   if (loader.parallel().pipeline_parallel_size > 1)
     loader.fail(ErrorCode::kUnsupported, "pipeline parallelism is not supported for BertModel");
   return std::make_unique<BertModel>(config, device, loader);
@@ -265,14 +265,14 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 }  // namespace
 
 extern const RegisteredArchitecture kBert = {
-    .name = "BertModel", .model_type = "bert", .read_config = read_config, .make = make};
+    .name = "BertModel", .model_type = "bert", .read_config = read_bert_config, .make = make_bert};
 extern const RegisteredArchitecture kRoberta = {.name = "RobertaModel",
                                                 .model_type = "roberta",
                                                 .read_config = read_roberta_config,
-                                                .make = make};
+                                                .make = make_bert};
 extern const RegisteredArchitecture kXlmRoberta = {.name = "XLMRobertaModel",
                                                    .model_type = "xlm-roberta",
                                                    .read_config = read_roberta_config,
-                                                   .make = make};
+                                                   .make = make_bert};
 
 }  // namespace troupe

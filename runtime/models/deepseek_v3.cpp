@@ -92,7 +92,7 @@ ExpertsConfig read_routing(ConfigFields& text, const ModelConfig& config) {
   return experts;
 }
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_deepseek_v3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 7168,
               .intermediate_size = 18432,
@@ -115,7 +115,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.experts = read_routing(text, config);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_deepseek_v3(const ModelConfig& config, Device& device,
+                                        WeightLoader& loader) {
   // Layers that guess further tokens (MTP).
   for (std::int64_t i = 0; loader.has(weight_prefix(loader) + "layers." +
                                       std::to_string(config.num_layers + i) + ".enorm.weight");
@@ -127,7 +128,8 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 }
 
 /// Of latents. llama.cpp says by what it multiplies scores, and undoes the factor of cos and sin.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_deepseek_v3_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                                 nlohmann::json& config) {
   const auto integer = [&](const char* key) {
     return metadata.integer(prefix + key, std::nullopt);
   };
@@ -163,7 +165,7 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
   if (mscale != 0) rope["mscale"] = rope["mscale_all_dim"] = mscale;
 }
 
-constexpr std::string_view kGgufKeys[] = {
+constexpr std::string_view kDeepseekV3GgufKeys[] = {
     "rope.dimension_count",       "rope.scaling.yarn_log_multiplier",
     "attention.kv_lora_rank",     "attention.q_lora_rank",
     "attention.key_length_mla",   "attention.value_length",
@@ -172,34 +174,35 @@ constexpr std::string_view kGgufKeys[] = {
     "expert_group_count",         "expert_group_used_count",
     "expert_weights_scale",       "expert_weights_norm",
     "expert_gating_func"};
-constexpr GgufRenaming kGgufTensors[] = {{"attn_q_a.", "self_attn.q_a_proj."},
-                                         {"attn_q_a_norm.", "self_attn.q_a_layernorm."},
-                                         {"attn_q_b.", "self_attn.q_b_proj."},
-                                         {"attn_kv_a_mqa.", "self_attn.kv_a_proj_with_mqa."},
-                                         {"attn_kv_a_norm.", "self_attn.kv_a_layernorm."},
-                                         {"attn_kv_b.", "self_attn.kv_b_proj."},
-                                         {"attn_k_b.", "self_attn.k_b_proj.*."},
-                                         {"attn_v_b.", "self_attn.v_b_proj.*."},
-                                         {"ffn_gate_inp.", "mlp.gate."},
-                                         {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
-                                         {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
-                                         {"ffn_up_exps.", "mlp.experts.*.up_proj."},
-                                         {"ffn_down_exps.", "mlp.experts.*.down_proj."},
-                                         {"ffn_gate_shexp.", "mlp.shared_experts.gate_proj."},
-                                         {"ffn_up_shexp.", "mlp.shared_experts.up_proj."},
-                                         {"ffn_down_shexp.", "mlp.shared_experts.down_proj."}};
-constexpr GgufArchitecture kGguf = {.name = "deepseek2",
-                                    .has_experts = true,
-                                    .keys = kGgufKeys,
-                                    .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config};
+constexpr GgufRenaming kDeepseekV3GgufTensors[] = {
+    {"attn_q_a.", "self_attn.q_a_proj."},
+    {"attn_q_a_norm.", "self_attn.q_a_layernorm."},
+    {"attn_q_b.", "self_attn.q_b_proj."},
+    {"attn_kv_a_mqa.", "self_attn.kv_a_proj_with_mqa."},
+    {"attn_kv_a_norm.", "self_attn.kv_a_layernorm."},
+    {"attn_kv_b.", "self_attn.kv_b_proj."},
+    {"attn_k_b.", "self_attn.k_b_proj.*."},
+    {"attn_v_b.", "self_attn.v_b_proj.*."},
+    {"ffn_gate_inp.", "mlp.gate."},
+    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+    {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
+    {"ffn_up_exps.", "mlp.experts.*.up_proj."},
+    {"ffn_down_exps.", "mlp.experts.*.down_proj."},
+    {"ffn_gate_shexp.", "mlp.shared_experts.gate_proj."},
+    {"ffn_up_shexp.", "mlp.shared_experts.up_proj."},
+    {"ffn_down_shexp.", "mlp.shared_experts.down_proj."}};
+constexpr GgufArchitecture kDeepseekV3Gguf = {.name = "deepseek2",
+                                              .has_experts = true,
+                                              .keys = kDeepseekV3GgufKeys,
+                                              .tensors = kDeepseekV3GgufTensors,
+                                              .add_config = add_deepseek_v3_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kDeepseekV3 = {.name = "DeepseekV3ForCausalLM",
                                                    .model_type = "deepseek_v3",
-                                                   .read_config = read_config,
-                                                   .gguf = &kGguf,
-                                                   .make = make};
+                                                   .read_config = read_deepseek_v3_config,
+                                                   .gguf = &kDeepseekV3Gguf,
+                                                   .make = make_deepseek_v3};
 
 }  // namespace troupe

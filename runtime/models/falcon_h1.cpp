@@ -15,7 +15,7 @@
 namespace troupe {
 namespace {
 
-constexpr DecoderNames kNames = {.final_norm = "final_layernorm"};
+constexpr DecoderNames kFalconH1Names = {.final_norm = "final_layernorm"};
 
 /// A list of `count` multipliers; those of 1 where there is none.
 std::vector<float> read_multipliers(ConfigFields& text, std::string_view key, std::size_t count) {
@@ -39,7 +39,7 @@ FalconMultipliers read_all_multipliers(ConfigFields& text) {
           .mlp_down = mlp[1]};
 }
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_falcon_h1_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 4096,
               .intermediate_size = 14336,
@@ -99,7 +99,8 @@ std::unique_ptr<const Mixer> load_mixers(WeightLoader& loader, const std::string
   return std::make_unique<const MixerSum>(config.hidden_size, std::move(parts));
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_falcon_h1(const ModelConfig& config, Device& device,
+                                      WeightLoader& loader) {
   const NormStyle norm{.eps = config.rms_norm_eps};
   const FalconMultipliers& multipliers = *config.falcon;
   const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
@@ -127,11 +128,12 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                         DecoderOptions{.norm = norm,
                                                        .embedding_scale = config.embedding_scale,
                                                        .logit_scale = config.logit_scale,
-                                                       .names = kNames});
+                                                       .names = kFalconH1Names});
 }
 
 /// The converter multiplies the weights by the multipliers. llama.cpp norms behind the gate.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_falcon_h1_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                               nlohmann::json& config) {
   const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
   config["mamba_d_ssm"] = states.inner_size;
   config["mamba_n_heads"] = states.num_heads;
@@ -142,31 +144,32 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
   config["mamba_norm_before_gate"] = false;
 }
 
-constexpr GgufRenaming kGgufTensors[] = {{"ssm_in.", "mamba.in_proj."},
-                                         {"ssm_conv1d.", "mamba.conv1d.", GgufShape::kConvolution},
-                                         {"ssm_dt.bias", "mamba.dt_bias"},
-                                         {"ssm_a", "mamba.A", GgufShape::kVector},
-                                         {"ssm_d", "mamba.D", GgufShape::kVector},
-                                         {"ssm_norm.", "mamba.norm.", GgufShape::kVector},
-                                         {"ssm_out.", "mamba.out_proj."},
-                                         {"ffn_norm.", "pre_ff_layernorm."},
-                                         {"ffn_norm", "pre_ff_layernorm.weight"},  // in most files
-                                         {"ffn_gate.", "feed_forward.gate_proj."},
-                                         {"ffn_up.", "feed_forward.up_proj."},
-                                         {"ffn_down.", "feed_forward.down_proj."}};
-constexpr GgufRenaming kGgufOutside[] = {{"output_norm.", "model.final_layernorm."}};
-constexpr GgufArchitecture kGguf = {.name = "falcon-h1",
-                                    .keys = kGgufStateSpaceKeys,
-                                    .tensors = kGgufTensors,
-                                    .outside = kGgufOutside,
-                                    .add_config = add_gguf_config};
+constexpr GgufRenaming kFalconH1GgufTensors[] = {
+    {"ssm_in.", "mamba.in_proj."},
+    {"ssm_conv1d.", "mamba.conv1d.", GgufShape::kConvolution},
+    {"ssm_dt.bias", "mamba.dt_bias"},
+    {"ssm_a", "mamba.A", GgufShape::kVector},
+    {"ssm_d", "mamba.D", GgufShape::kVector},
+    {"ssm_norm.", "mamba.norm.", GgufShape::kVector},
+    {"ssm_out.", "mamba.out_proj."},
+    {"ffn_norm.", "pre_ff_layernorm."},
+    {"ffn_norm", "pre_ff_layernorm.weight"},  // in most files
+    {"ffn_gate.", "feed_forward.gate_proj."},
+    {"ffn_up.", "feed_forward.up_proj."},
+    {"ffn_down.", "feed_forward.down_proj."}};
+constexpr GgufRenaming kFalconH1GgufOutside[] = {{"output_norm.", "model.final_layernorm."}};
+constexpr GgufArchitecture kFalconH1Gguf = {.name = "falcon-h1",
+                                            .keys = kGgufStateSpaceKeys,
+                                            .tensors = kFalconH1GgufTensors,
+                                            .outside = kFalconH1GgufOutside,
+                                            .add_config = add_falcon_h1_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kFalconH1 = {.name = "FalconH1ForCausalLM",
                                                  .model_type = "falcon_h1",
-                                                 .read_config = read_config,
-                                                 .gguf = &kGguf,
-                                                 .make = make};
+                                                 .read_config = read_falcon_h1_config,
+                                                 .gguf = &kFalconH1Gguf,
+                                                 .make = make_falcon_h1};
 
 }  // namespace troupe

@@ -14,7 +14,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_gemma2_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 2304,
               .intermediate_size = 9216,
@@ -41,7 +41,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
     text.fail(ErrorCode::kUnsupported, "use_bidirectional_attention is not supported");
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_gemma2(const ModelConfig& config, Device& device,
+                                   WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader,
                                {.qkv_bias = config.attention_bias,
                                 .output_bias = config.attention_output_bias,
@@ -52,7 +53,8 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                                .after_mlp = "post_feedforward_layernorm"}});
 }
 
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_gemma2_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                            nlohmann::json& config) {
   config["sliding_window"] = metadata.integer(prefix + "attention.sliding_window", 4096);
   config["attn_logit_softcapping"] = metadata.number(prefix + "attn_logit_softcapping", 50);
   config["final_logit_softcapping"] = metadata.number(prefix + "final_logit_softcapping", 30);
@@ -65,21 +67,24 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
           : config["head_dim"].get<std::int64_t>();
 }
 
-constexpr std::string_view kGgufKeys[] = {"attention.sliding_window", "attn_logit_softcapping",
-                                          "final_logit_softcapping"};
-constexpr GgufRenaming kGgufTensors[] = {{"ffn_norm.", "pre_feedforward_layernorm."},
-                                         {"post_attention_norm.", "post_attention_layernorm."},
-                                         {"post_ffw_norm.", "post_feedforward_layernorm."}};
-constexpr GgufArchitecture kGguf = {
-    .name = "gemma2", .keys = kGgufKeys, .tensors = kGgufTensors, .add_config = add_gguf_config};
+constexpr std::string_view kGemma2GgufKeys[] = {
+    "attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"};
+constexpr GgufRenaming kGemma2GgufTensors[] = {
+    {"ffn_norm.", "pre_feedforward_layernorm."},
+    {"post_attention_norm.", "post_attention_layernorm."},
+    {"post_ffw_norm.", "post_feedforward_layernorm."}};
+constexpr GgufArchitecture kGemma2Gguf = {.name = "gemma2",
+                                          .keys = kGemma2GgufKeys,
+                                          .tensors = kGemma2GgufTensors,
+                                          .add_config = add_gemma2_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kGemma2 = {.name = "Gemma2ForCausalLM",
                                                .model_type = "gemma2",
                                                .ties_embeddings = true,
-                                               .read_config = read_config,
-                                               .gguf = &kGguf,
-                                               .make = make};
+                                               .read_config = read_gemma2_config,
+                                               .gguf = &kGemma2Gguf,
+                                               .make = make_gemma2};
 
 }  // namespace troupe

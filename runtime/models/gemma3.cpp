@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_gemma3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 2304,
               .intermediate_size = 9216,
@@ -82,7 +82,7 @@ constexpr std::string_view kTextTypes[] = {"gemma3_text"};
 
 /// Beside an encoder, transformers leaves the cap of logits out and vLLM does not.
 void read_config_with_vision(ConfigFields& text, bool is_gguf, ModelConfig& config) {
-  read_config(text, is_gguf, config);
+  read_gemma3_config(text, is_gguf, config);
   if (config.logit_softcap != 0)
     text.fail(ErrorCode::kUnsupported, "final_logit_softcapping is not supported");
 }
@@ -100,7 +100,8 @@ void read_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) 
   check_gemma3_pooling(root, *config.vision, config.image_tokens->per_image);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
+                                   WeightLoader& loader) {
   auto tower = load_gemma3_tower(config, device, loader);
   const NormStyle norm{.eps = config.rms_norm_eps,
                        .weight_offset = config.norm_weights_include_one ? 0.0f : 1.0f};
@@ -127,7 +128,7 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
       std::move(tower));
 }
 
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& config) {
+void add_gemma3_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& config) {
   const std::int64_t window = metadata.integer(prefix + "attention.sliding_window", 0);
   if (window != 0) config["sliding_window"] = window;
   const std::string pattern = prefix + "attention.sliding_window_pattern";
@@ -201,33 +202,34 @@ void add_projector_config(GgufMetadata& mmproj, GgufMetadata& text, json& config
   config["image_token_index"] = *soft;
 }
 
-constexpr std::string_view kGgufKeys[] = {"attention.sliding_window",
-                                          "attention.sliding_window_pattern",
-                                          "final_logit_softcapping", "rope.freq_base_swa"};
-constexpr GgufRenaming kGgufTensors[] = {{"ffn_norm.", "pre_feedforward_layernorm."},
-                                         {"post_attention_norm.", "post_attention_layernorm."},
-                                         {"post_ffw_norm.", "post_feedforward_layernorm."}};
+constexpr std::string_view kGemma3GgufKeys[] = {"attention.sliding_window",
+                                                "attention.sliding_window_pattern",
+                                                "final_logit_softcapping", "rope.freq_base_swa"};
+constexpr GgufRenaming kGemma3GgufTensors[] = {
+    {"ffn_norm.", "pre_feedforward_layernorm."},
+    {"post_attention_norm.", "post_attention_layernorm."},
+    {"post_ffw_norm.", "post_feedforward_layernorm."}};
 constexpr GgufRenaming kProjectorTensors[] = {
     {"mm.input_projection.weight", "model.multi_modal_projector.mm_input_projection_weight"},
     {"mm.soft_emb_norm.weight", "model.multi_modal_projector.mm_soft_emb_norm.weight"}};
 constexpr GgufProjector kProjector = {
     .type = "gemma3", .tensors = kProjectorTensors, .add_config = add_projector_config};
-constexpr GgufArchitecture kGguf = {.name = "gemma3",
-                                    .rope_theta = 1e6,
-                                    .keys = kGgufKeys,
-                                    .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config,
-                                    .projector = &kProjector};
+constexpr GgufArchitecture kGemma3Gguf = {.name = "gemma3",
+                                          .rope_theta = 1e6,
+                                          .keys = kGemma3GgufKeys,
+                                          .tensors = kGemma3GgufTensors,
+                                          .add_config = add_gemma3_gguf_config,
+                                          .projector = &kProjector};
 
 }  // namespace
 
 extern const RegisteredArchitecture kGemma3Text = {.name = "Gemma3ForCausalLM",
                                                    .model_type = "gemma3_text",
                                                    .ties_embeddings = true,
-                                                   .read_config = read_config,
+                                                   .read_config = read_gemma3_config,
                                                    .read_vision = read_vision,
-                                                   .gguf = &kGguf,
-                                                   .make = make,
+                                                   .gguf = &kGemma3Gguf,
+                                                   .make = make_gemma3,
                                                    .load_tower = load_gemma3_tower};
 
 extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGeneration",
@@ -236,7 +238,7 @@ extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGene
                                                .ties_embeddings = true,
                                                .read_config = read_config_with_vision,
                                                .read_vision = read_vision,
-                                               .make = make,
+                                               .make = make_gemma3,
                                                .load_tower = load_gemma3_tower};
 
 }  // namespace troupe

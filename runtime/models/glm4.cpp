@@ -8,7 +8,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_glm4_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(
       text, is_gguf,
       {.num_kv_heads = 2, .head_dim = 128, .max_positions = 131072, .rms_norm_eps = 1.5625e-7},
@@ -20,7 +20,7 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   set_no_windows(text, config);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_glm4(const ModelConfig& config, Device& device, WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader,
                                {.qkv_bias = config.attention_bias,
                                 .norm_names = {.after_attention = "post_self_attn_layernorm",
@@ -28,17 +28,18 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
                                 .mlp_names = {.gate_up = "gate_up_proj"}});
 }
 
-constexpr GgufRenaming kGgufTensors[] = {{"post_attention_norm.", "post_self_attn_layernorm."},
-                                         {"post_ffw_norm.", "post_mlp_layernorm."},
-                                         {"ffn_up.", "mlp.gate_up_proj."}};
-constexpr GgufArchitecture kGguf = {.name = "glm4", .rotates_part = true, .tensors = kGgufTensors};
+constexpr GgufRenaming kGlm4GgufTensors[] = {{"post_attention_norm.", "post_self_attn_layernorm."},
+                                             {"post_ffw_norm.", "post_mlp_layernorm."},
+                                             {"ffn_up.", "mlp.gate_up_proj."}};
+constexpr GgufArchitecture kGlm4Gguf = {
+    .name = "glm4", .rotates_part = true, .tensors = kGlm4GgufTensors};
 
 }  // namespace
 
 extern const RegisteredArchitecture kGlm4 = {.name = "Glm4ForCausalLM",
                                              .model_type = "glm4",
-                                             .read_config = read_config,
-                                             .gguf = &kGguf,
-                                             .make = make};
+                                             .read_config = read_glm4_config,
+                                             .gguf = &kGlm4Gguf,
+                                             .make = make_glm4};
 
 }  // namespace troupe

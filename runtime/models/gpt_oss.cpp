@@ -23,7 +23,7 @@ void set_default_rope(ModelConfig& config) {
   config.sliding_rope = config.rope;
 }
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_gpt_oss_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 2880,
               .intermediate_size = 2880,
@@ -57,8 +57,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
 
 /// Stacked by experts: gate and up as every second column of one matrix, which is stored
 /// [hidden_size, 2 intermediate_size] if it is wide, and by its rows in blocks of MXFP4.
-MlpParts expert_parts(const WeightLoader& loader, const std::string& name,
-                      const ExpertsOptions& options, std::int64_t expert) {
+MlpParts gpt_oss_expert_parts(const WeightLoader& loader, const std::string& name,
+                              const ExpertsOptions& options, std::int64_t expert) {
   if (loader.has(name + ".experts.0.gate_proj.weight"))  // as GGUF files are read
     return named_expert_parts(loader, name, options, expert);
   const std::int64_t num_experts = options.num_experts;
@@ -88,13 +88,14 @@ MlpParts expert_parts(const WeightLoader& loader, const std::string& name,
           part("down_proj", hidden, inner, 0, 1)};
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_gpt_oss(const ModelConfig& config, Device& device,
+                                    WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader,
                                {.qkv_bias = config.attention_bias,
                                 .output_bias = config.attention_output_bias,
                                 .has_sinks = true,
                                 .activation = Activation::kClampedSwish,
-                                .expert_parts = expert_parts,
+                                .expert_parts = gpt_oss_expert_parts,
                                 .expert_stack = ExpertStack::kInterleaved,
                                 .router_name = "router",
                                 .router_bias = true,
@@ -103,33 +104,36 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 
 /// llama.cpp knows the gate's constants itself. Its blend of frequencies begins and ends at whole
 /// indices, the model's does not.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_gpt_oss_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                             nlohmann::json& config) {
   config["intermediate_size"] = metadata.integer(prefix + "expert_feed_forward_length",
                                                  config["intermediate_size"].get<std::int64_t>());
   config["sliding_window"] = metadata.integer(prefix + "attention.sliding_window", std::nullopt);
   config["rope_parameters"]["truncate"] = false;
 }
 
-constexpr std::string_view kGgufKeys[] = {"expert_feed_forward_length", "attention.sliding_window"};
-constexpr GgufRenaming kGgufTensors[] = {{"attn_sinks.weight", "self_attn.sinks"},
-                                         {"post_attention_norm.", "post_attention_layernorm."},
-                                         {"ffn_gate_inp.", "mlp.router."},
-                                         {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
-                                         {"ffn_up_exps.", "mlp.experts.*.up_proj."},
-                                         {"ffn_down_exps.", "mlp.experts.*.down_proj."}};
-constexpr GgufArchitecture kGguf = {.name = "gpt-oss",
-                                    .has_experts = true,
-                                    .rope_theta = 150000,
-                                    .keys = kGgufKeys,
-                                    .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config};
+constexpr std::string_view kGptOssGgufKeys[] = {"expert_feed_forward_length",
+                                                "attention.sliding_window"};
+constexpr GgufRenaming kGptOssGgufTensors[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm.", "post_attention_layernorm."},
+    {"ffn_gate_inp.", "mlp.router."},
+    {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
+    {"ffn_up_exps.", "mlp.experts.*.up_proj."},
+    {"ffn_down_exps.", "mlp.experts.*.down_proj."}};
+constexpr GgufArchitecture kGptOssGguf = {.name = "gpt-oss",
+                                          .has_experts = true,
+                                          .rope_theta = 150000,
+                                          .keys = kGptOssGgufKeys,
+                                          .tensors = kGptOssGgufTensors,
+                                          .add_config = add_gpt_oss_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kGptOss = {.name = "GptOssForCausalLM",
                                                .model_type = "gpt_oss",
-                                               .read_config = read_config,
-                                               .gguf = &kGguf,
-                                               .make = make};
+                                               .read_config = read_gpt_oss_config,
+                                               .gguf = &kGptOssGguf,
+                                               .make = make_gpt_oss};
 
 }  // namespace troupe

@@ -11,7 +11,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_granite_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.max_positions = 2048}, config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
@@ -23,14 +23,16 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.logit_scale = 1 / read_positive(text, "logits_scaling", 1);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_granite(const ModelConfig& config, Device& device,
+                                    WeightLoader& loader) {
   return make_pre_norm_decoder(
       config, device, loader,
       {.qkv_bias = config.attention_bias, .output_bias = config.attention_output_bias});
 }
 
 /// A scale that is 0 is none, and so is one that is not given.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_granite_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                             nlohmann::json& config) {
   const auto scale = [&](const char* key, const char* name) {
     const double number = metadata.number(prefix + key, 0);
     if (number != 0) config[name] = number;
@@ -48,20 +50,20 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
                   "metadata \"" + rotates + "\" is false, which is not supported");
 }
 
-constexpr std::string_view kGgufKeys[] = {"attention.scale", "embedding_scale", "residual_scale",
-                                          "logit_scale"};
-constexpr GgufArchitecture kGguf = {.name = "granite",
-                                    .interleaves_heads = true,
-                                    .has_rope_divisors = true,
-                                    .keys = kGgufKeys,
-                                    .add_config = add_gguf_config};
+constexpr std::string_view kGraniteGgufKeys[] = {"attention.scale", "embedding_scale",
+                                                 "residual_scale", "logit_scale"};
+constexpr GgufArchitecture kGraniteGguf = {.name = "granite",
+                                           .interleaves_heads = true,
+                                           .has_rope_divisors = true,
+                                           .keys = kGraniteGgufKeys,
+                                           .add_config = add_granite_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kGranite = {.name = "GraniteForCausalLM",
                                                 .model_type = "granite",
-                                                .read_config = read_config,
-                                                .gguf = &kGguf,
-                                                .make = make};
+                                                .read_config = read_granite_config,
+                                                .gguf = &kGraniteGguf,
+                                                .make = make_granite};
 
 }  // namespace troupe

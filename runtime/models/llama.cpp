@@ -7,7 +7,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_llama_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 4096,
               .intermediate_size = 11008,
@@ -22,21 +22,21 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   set_no_windows(text, config);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_llama(const ModelConfig& config, Device& device, WeightLoader& loader) {
   return make_pre_norm_decoder(
       config, device, loader,
       {.qkv_bias = config.attention_bias, .output_bias = config.attention_output_bias});
 }
 
-constexpr GgufArchitecture kGguf = {
+constexpr GgufArchitecture kLlamaGguf = {
     .name = "llama", .interleaves_heads = true, .has_rope_divisors = true};
 
 }  // namespace
 
 extern const RegisteredArchitecture kLlama = {.name = "LlamaForCausalLM",
                                               .model_type = "llama",
-                                              .read_config = read_config,
-                                              .gguf = &kGguf,
-                                              .make = make};
+                                              .read_config = read_llama_config,
+                                              .gguf = &kLlamaGguf,
+                                              .make = make_llama};
 
 }  // namespace troupe

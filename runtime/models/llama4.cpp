@@ -66,7 +66,7 @@ std::vector<bool> read_expert_layers(ConfigFields& text, const ModelConfig& conf
   return layers;
 }
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_llama4_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 5120,
               .intermediate_size = 8192,
@@ -99,8 +99,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
 }
 
 /// Stacked by experts, and transposed: gates are the first columns of one matrix, `up` the others.
-MlpParts expert_parts(const WeightLoader& loader, const std::string& name,
-                      const ExpertsOptions& options, std::int64_t expert) {
+MlpParts llama4_expert_parts(const WeightLoader& loader, const std::string& name,
+                             const ExpertsOptions& options, std::int64_t expert) {
   if (loader.has(name + ".experts.0.gate_proj.weight"))  // as GGUF files are read
     return named_expert_parts(loader, name, options, expert);
   const std::int64_t hidden = options.expert.hidden_size;
@@ -120,20 +120,22 @@ MlpParts expert_parts(const WeightLoader& loader, const std::string& name,
           part("down_proj", hidden, inner, hidden, 0)};
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_llama4(const ModelConfig& config, Device& device,
+                                   WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader,
                                {.qkv_bias = config.attention_bias,
                                 .output_bias = config.attention_output_bias,
                                 .mlp_name = "feed_forward",
                                 .experts_name = "feed_forward",
-                                .expert_parts = expert_parts,
+                                .expert_parts = llama4_expert_parts,
                                 .expert_stack = ExpertStack::kTransposed,
                                 .router_name = "router"});
 }
 
 /// llama.cpp knows chunks, temperatures and the layers without rotation itself, and takes any other
 /// number of experts than that of the larger model for one with norms.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_llama4_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                            nlohmann::json& config) {
   constexpr std::int64_t kExpertsWithoutNorm = 128;
   config["num_local_experts"] = config["num_experts"];
   config["use_qk_norm"] = config["num_experts"] != kExpertsWithoutNorm;
@@ -148,9 +150,9 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
                                                "without chunks are not supported");
 }
 
-constexpr std::string_view kGgufKeys[] = {"expert_feed_forward_length",
-                                          "interleave_moe_layer_step"};
-constexpr GgufRenaming kGgufTensors[] = {
+constexpr std::string_view kLlama4GgufKeys[] = {"expert_feed_forward_length",
+                                                "interleave_moe_layer_step"};
+constexpr GgufRenaming kLlama4GgufTensors[] = {
     {"ffn_gate_inp.", "feed_forward.router."},
     {"ffn_gate_exps.", "feed_forward.experts.*.gate_proj."},
     {"ffn_up_exps.", "feed_forward.experts.*.up_proj."},
@@ -161,20 +163,20 @@ constexpr GgufRenaming kGgufTensors[] = {
     {"ffn_gate.", "feed_forward.gate_proj."},
     {"ffn_up.", "feed_forward.up_proj."},
     {"ffn_down.", "feed_forward.down_proj."}};
-constexpr GgufArchitecture kGguf = {.name = "llama4",
-                                    .has_experts = true,
-                                    .rope_theta = 500000,
-                                    .has_rope_divisors = true,
-                                    .keys = kGgufKeys,
-                                    .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config};
+constexpr GgufArchitecture kLlama4Gguf = {.name = "llama4",
+                                          .has_experts = true,
+                                          .rope_theta = 500000,
+                                          .has_rope_divisors = true,
+                                          .keys = kLlama4GgufKeys,
+                                          .tensors = kLlama4GgufTensors,
+                                          .add_config = add_llama4_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kLlama4 = {.name = "Llama4ForCausalLM",
                                                .model_type = "llama4_text",
-                                               .read_config = read_config,
-                                               .gguf = &kGguf,
-                                               .make = make};
+                                               .read_config = read_llama4_config,
+                                               .gguf = &kLlama4Gguf,
+                                               .make = make_llama4};
 
 }  // namespace troupe

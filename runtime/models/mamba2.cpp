@@ -15,15 +15,15 @@ namespace troupe {
 namespace {
 
 /// A state has no longest text; requests need some limit.
-constexpr std::int64_t kMaxPositions = 1 << 20;
-constexpr DecoderNames kNames = {.embedding = "embeddings", .final_norm = "norm_f"};
+constexpr std::int64_t kMamba2MaxPositions = 1 << 20;
+constexpr DecoderNames kMamba2Names = {.embedding = "embeddings", .final_norm = "norm_f"};
 
-void read_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
+void read_mamba2_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
   config.hidden_size = text.integer("hidden_size", 4096, 1, kMaxConfigSize);
   config.num_layers = text.integer("num_hidden_layers", 64, 1, kMaxConfigLayers);
   config.vocab_size = text.integer("vocab_size", 32768, 1, kMaxConfigSize);
   config.rms_norm_eps = static_cast<float>(text.number("layer_norm_epsilon", 1e-5));
-  config.max_model_len = kMaxPositions;
+  config.max_model_len = kMamba2MaxPositions;
   check_activation(text, "hidden_act", "silu", config);
   const std::int64_t inner_size = config.hidden_size * read_expansion(text, "expand");
   StateSpaceConfig states = read_state_space(text,
@@ -49,11 +49,12 @@ void read_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
   config.state_space = std::move(states);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_mamba2(const ModelConfig& config, Device& device,
+                                   WeightLoader& loader) {
   const NormStyle norm{.eps = config.rms_norm_eps};
-  const std::string prefix = weight_prefix(loader, kNames) + "layers.";
+  const std::string prefix = weight_prefix(loader, kMamba2Names) + "layers.";
   std::vector<DecoderLayer> layers;
-  for (const std::size_t layer : layers_to_load(config, loader, kNames)) {
+  for (const std::size_t layer : layers_to_load(config, loader, kMamba2Names)) {
     const std::string name = prefix + std::to_string(layer);
     std::vector<NormedMixer> mixers;
     RmsNorm before(loader, name + ".norm", config.hidden_size, norm);
@@ -68,10 +69,11 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
     layers.emplace_back(std::move(mixers));
   }
   return std::make_unique<DecoderModel>(config, device, loader, std::move(layers),
-                                        DecoderOptions{.norm = norm, .names = kNames});
+                                        DecoderOptions{.norm = norm, .names = kMamba2Names});
 }
 
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_mamba2_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                            nlohmann::json& config) {
   const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
   const auto hidden_size = std::max<std::int64_t>(1, config["hidden_size"].get<std::int64_t>());
   config["expand"] = states.inner_size / hidden_size;
@@ -84,28 +86,29 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
   config["layer_norm_epsilon"] = config["rms_norm_eps"];
 }
 
-constexpr GgufRenaming kGgufTensors[] = {{"attn_norm.", "norm."},
-                                         {"ssm_in.", "mixer.in_proj."},
-                                         {"ssm_conv1d.", "mixer.conv1d.", GgufShape::kConvolution},
-                                         {"ssm_dt.bias", "mixer.dt_bias"},
-                                         {"ssm_a", "mixer.A", GgufShape::kVector},
-                                         {"ssm_d", "mixer.D", GgufShape::kVector},
-                                         {"ssm_norm.", "mixer.norm.", GgufShape::kVector},
-                                         {"ssm_out.", "mixer.out_proj."}};
-constexpr GgufRenaming kGgufOutside[] = {{"token_embd.", "model.embeddings."},
-                                         {"output_norm.", "model.norm_f."}};
-constexpr GgufArchitecture kGguf = {.name = "mamba2",
-                                    .keys = kGgufStateSpaceKeys,
-                                    .tensors = kGgufTensors,
-                                    .outside = kGgufOutside,
-                                    .add_config = add_gguf_config};
+constexpr GgufRenaming kMamba2GgufTensors[] = {
+    {"attn_norm.", "norm."},
+    {"ssm_in.", "mixer.in_proj."},
+    {"ssm_conv1d.", "mixer.conv1d.", GgufShape::kConvolution},
+    {"ssm_dt.bias", "mixer.dt_bias"},
+    {"ssm_a", "mixer.A", GgufShape::kVector},
+    {"ssm_d", "mixer.D", GgufShape::kVector},
+    {"ssm_norm.", "mixer.norm.", GgufShape::kVector},
+    {"ssm_out.", "mixer.out_proj."}};
+constexpr GgufRenaming kMamba2GgufOutside[] = {{"token_embd.", "model.embeddings."},
+                                               {"output_norm.", "model.norm_f."}};
+constexpr GgufArchitecture kMamba2Gguf = {.name = "mamba2",
+                                          .keys = kGgufStateSpaceKeys,
+                                          .tensors = kMamba2GgufTensors,
+                                          .outside = kMamba2GgufOutside,
+                                          .add_config = add_mamba2_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kMamba2 = {.name = "Mamba2ForCausalLM",
                                                .model_type = "mamba2",
-                                               .read_config = read_config,
-                                               .gguf = &kGguf,
-                                               .make = make};
+                                               .read_config = read_mamba2_config,
+                                               .gguf = &kMamba2Gguf,
+                                               .make = make_mamba2};
 
 }  // namespace troupe

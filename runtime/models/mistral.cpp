@@ -8,7 +8,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_mistral_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 4096,
               .intermediate_size = 14336,
@@ -23,7 +23,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_shared_rope(text, is_gguf, 1e4, config);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_mistral(const ModelConfig& config, Device& device,
+                                    WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader, {});
 }
 
@@ -31,7 +32,7 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 
 extern const RegisteredArchitecture kMistral = {.name = "MistralForCausalLM",
                                                 .model_type = "mistral",
-                                                .read_config = read_config,
-                                                .make = make};
+                                                .read_config = read_mistral_config,
+                                                .make = make_mistral};
 
 }  // namespace troupe

@@ -7,7 +7,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_mixtral_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.num_kv_heads = 8, .max_positions = 131072, .rms_norm_eps = 1e-5},
              config);
   check_activation(text, "hidden_act", "silu", config);
@@ -22,28 +22,30 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.experts = std::move(experts);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_mixtral(const ModelConfig& config, Device& device,
+                                    WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader,
                                {.experts_name = "block_sparse_moe",
                                 .expert_names = {.gate = "w1", .up = "w3", .down = "w2"}});
 }
 
-constexpr GgufRenaming kGgufTensors[] = {{"ffn_gate_inp.", "block_sparse_moe.gate."},
-                                         {"ffn_gate_exps.", "block_sparse_moe.experts.*.w1."},
-                                         {"ffn_up_exps.", "block_sparse_moe.experts.*.w3."},
-                                         {"ffn_down_exps.", "block_sparse_moe.experts.*.w2."}};
-constexpr GgufArchitecture kGguf = {.name = "llama",
-                                    .has_experts = true,
-                                    .interleaves_heads = true,
-                                    .has_rope_divisors = true,
-                                    .tensors = kGgufTensors};
+constexpr GgufRenaming kMixtralGgufTensors[] = {
+    {"ffn_gate_inp.", "block_sparse_moe.gate."},
+    {"ffn_gate_exps.", "block_sparse_moe.experts.*.w1."},
+    {"ffn_up_exps.", "block_sparse_moe.experts.*.w3."},
+    {"ffn_down_exps.", "block_sparse_moe.experts.*.w2."}};
+constexpr GgufArchitecture kMixtralGguf = {.name = "llama",
+                                           .has_experts = true,
+                                           .interleaves_heads = true,
+                                           .has_rope_divisors = true,
+                                           .tensors = kMixtralGgufTensors};
 
 }  // namespace
 
 extern const RegisteredArchitecture kMixtral = {.name = "MixtralForCausalLM",
                                                 .model_type = "mixtral",
-                                                .read_config = read_config,
-                                                .gguf = &kGguf,
-                                                .make = make};
+                                                .read_config = read_mixtral_config,
+                                                .gguf = &kMixtralGguf,
+                                                .make = make_mixtral};
 
 }  // namespace troupe

@@ -7,7 +7,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_qwen2_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf,
              {.hidden_size = 4096,
               .intermediate_size = 22016,
@@ -22,18 +22,18 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_shared_rope(text, is_gguf, 1e4, config);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_qwen2(const ModelConfig& config, Device& device, WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader, {.qkv_bias = true});
 }
 
-constexpr GgufArchitecture kGguf = {.name = "qwen2"};
+constexpr GgufArchitecture kQwen2Gguf = {.name = "qwen2"};
 
 }  // namespace
 
 extern const RegisteredArchitecture kQwen2 = {.name = "Qwen2ForCausalLM",
                                               .model_type = "qwen2",
-                                              .read_config = read_config,
-                                              .gguf = &kGguf,
-                                              .make = make};
+                                              .read_config = read_qwen2_config,
+                                              .gguf = &kQwen2Gguf,
+                                              .make = make_qwen2};
 
 }  // namespace troupe

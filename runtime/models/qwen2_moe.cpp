@@ -13,7 +13,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_qwen2_moe_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.num_kv_heads = 16, .max_positions = 32768}, config);
   config.attention_bias = text.boolean("qkv_bias", true);
   check_activation(text, "hidden_act", "silu", config);
@@ -39,14 +39,16 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.experts = std::move(experts);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_qwen2_moe(const ModelConfig& config, Device& device,
+                                      WeightLoader& loader) {
   return make_pre_norm_decoder(
       config, device, loader,
       {.qkv_bias = config.attention_bias, .shared_gate_name = "shared_expert_gate"});
 }
 
 /// As in llama.cpp: experts are in every layer, and their weights are not normalised.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_qwen2_moe_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                               nlohmann::json& config) {
   const auto size = config["intermediate_size"].get<std::int64_t>();
   const auto num_chosen =
       std::max<std::int64_t>(1, config["num_experts_per_tok"].get<std::int64_t>());
@@ -58,9 +60,9 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann
   config["qkv_bias"] = config["attention_bias"];
 }
 
-constexpr std::string_view kGgufKeys[] = {"expert_feed_forward_length",
-                                          "expert_shared_feed_forward_length"};
-constexpr GgufRenaming kGgufTensors[] = {
+constexpr std::string_view kQwen2MoeGgufKeys[] = {"expert_feed_forward_length",
+                                                  "expert_shared_feed_forward_length"};
+constexpr GgufRenaming kQwen2MoeGgufTensors[] = {
     {"ffn_gate_inp.", "mlp.gate."},
     {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
     {"ffn_up_exps.", "mlp.experts.*.up_proj."},
@@ -69,18 +71,18 @@ constexpr GgufRenaming kGgufTensors[] = {
     {"ffn_gate_shexp.", "mlp.shared_expert.gate_proj."},
     {"ffn_up_shexp.", "mlp.shared_expert.up_proj."},
     {"ffn_down_shexp.", "mlp.shared_expert.down_proj."}};
-constexpr GgufArchitecture kGguf = {.name = "qwen2moe",
-                                    .has_experts = true,
-                                    .keys = kGgufKeys,
-                                    .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config};
+constexpr GgufArchitecture kQwen2MoeGguf = {.name = "qwen2moe",
+                                            .has_experts = true,
+                                            .keys = kQwen2MoeGgufKeys,
+                                            .tensors = kQwen2MoeGgufTensors,
+                                            .add_config = add_qwen2_moe_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kQwen2Moe = {.name = "Qwen2MoeForCausalLM",
                                                  .model_type = "qwen2_moe",
-                                                 .read_config = read_config,
-                                                 .gguf = &kGguf,
-                                                 .make = make};
+                                                 .read_config = read_qwen2_moe_config,
+                                                 .gguf = &kQwen2MoeGguf,
+                                                 .make = make_qwen2_moe};
 
 }  // namespace troupe

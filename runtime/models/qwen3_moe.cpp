@@ -11,7 +11,7 @@
 namespace troupe {
 namespace {
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_qwen3_moe_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.num_kv_heads = 4, .max_positions = 32768}, config);
   check_activation(text, "hidden_act", "silu", config);
   // Unlike in Qwen3, all layers have the window.
@@ -32,7 +32,8 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.experts = std::move(experts);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_qwen3_moe(const ModelConfig& config, Device& device,
+                                      WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader,
                                {.qkv_bias = config.attention_bias,
                                 .output_bias = config.attention_output_bias,
@@ -40,29 +41,30 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 }
 
 /// llama.cpp normalises the weights of such files, and has experts in every layer.
-void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config) {
+void add_qwen3_moe_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                               nlohmann::json& config) {
   config["moe_intermediate_size"] =
       metadata.integer(prefix + "expert_feed_forward_length", std::nullopt);
   config["norm_topk_prob"] = true;
 }
 
-constexpr std::string_view kGgufKeys[] = {"expert_feed_forward_length"};
-constexpr GgufRenaming kGgufTensors[] = {{"ffn_gate_inp.", "mlp.gate."},
-                                         {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
-                                         {"ffn_up_exps.", "mlp.experts.*.up_proj."},
-                                         {"ffn_down_exps.", "mlp.experts.*.down_proj."}};
-constexpr GgufArchitecture kGguf = {.name = "qwen3moe",
-                                    .has_experts = true,
-                                    .keys = kGgufKeys,
-                                    .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config};
+constexpr std::string_view kQwen3MoeGgufKeys[] = {"expert_feed_forward_length"};
+constexpr GgufRenaming kQwen3MoeGgufTensors[] = {{"ffn_gate_inp.", "mlp.gate."},
+                                                 {"ffn_gate_exps.", "mlp.experts.*.gate_proj."},
+                                                 {"ffn_up_exps.", "mlp.experts.*.up_proj."},
+                                                 {"ffn_down_exps.", "mlp.experts.*.down_proj."}};
+constexpr GgufArchitecture kQwen3MoeGguf = {.name = "qwen3moe",
+                                            .has_experts = true,
+                                            .keys = kQwen3MoeGgufKeys,
+                                            .tensors = kQwen3MoeGgufTensors,
+                                            .add_config = add_qwen3_moe_gguf_config};
 
 }  // namespace
 
 extern const RegisteredArchitecture kQwen3Moe = {.name = "Qwen3MoeForCausalLM",
                                                  .model_type = "qwen3_moe",
-                                                 .read_config = read_config,
-                                                 .gguf = &kGguf,
-                                                 .make = make};
+                                                 .read_config = read_qwen3_moe_config,
+                                                 .gguf = &kQwen3MoeGguf,
+                                                 .make = make_qwen3_moe};
 
 }  // namespace troupe

@@ -30,7 +30,7 @@ std::vector<bool> read_unrotated(ConfigFields& text, const ModelConfig& config) 
   return is_unrotated;
 }
 
-void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+void read_smollm3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_sizes(text, is_gguf, {.num_kv_heads = 4, .max_positions = 32768}, config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
@@ -43,21 +43,22 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   read_shared_rope(text, is_gguf, 2e6, config);
 }
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_smollm3(const ModelConfig& config, Device& device,
+                                    WeightLoader& loader) {
   return make_pre_norm_decoder(
       config, device, loader,
       {.qkv_bias = config.attention_bias, .output_bias = config.attention_output_bias});
 }
 
-constexpr GgufArchitecture kGguf = {.name = "smollm3", .interleaves_heads = true};
+constexpr GgufArchitecture kSmollm3Gguf = {.name = "smollm3", .interleaves_heads = true};
 
 }  // namespace
 
 extern const RegisteredArchitecture kSmolLm3 = {.name = "SmolLM3ForCausalLM",
                                                 .model_type = "smollm3",
                                                 .ties_embeddings = true,
-                                                .read_config = read_config,
-                                                .gguf = &kGguf,
-                                                .make = make};
+                                                .read_config = read_smollm3_config,
+                                                .gguf = &kSmollm3Gguf,
+                                                .make = make_smollm3};
 
 }  // namespace troupe

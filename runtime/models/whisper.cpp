@@ -20,7 +20,7 @@ namespace {
 
 constexpr float kLayerNormEps = 1e-5f;
 
-void read_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
+void read_whisper_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& config) {
   const auto size = [&](std::string_view key, std::int64_t otherwise) {
     return text.integer(key, otherwise, 1, kMaxConfigSize);
   };
@@ -264,7 +264,8 @@ class WhisperModel final : public Model {
   DeviceBatch device_batch_;
 };
 
-std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
+std::unique_ptr<Model> make_whisper(const ModelConfig& config, Device& device,
+                                    WeightLoader& loader) {
   if (loader.parallel().pipeline_parallel_size > 1)
     loader.fail(ErrorCode::kUnsupported,
                 "pipeline parallelism is not supported for WhisperForConditionalGeneration");
@@ -276,7 +277,7 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
 extern const RegisteredArchitecture kWhisper = {.name = "WhisperForConditionalGeneration",
                                                 .model_type = "whisper",
                                                 .ties_embeddings = true,
-                                                .read_config = read_config,
-                                                .make = make};
+                                                .read_config = read_whisper_config,
+                                                .make = make_whisper};
 
 }  // namespace troupe
