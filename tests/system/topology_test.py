@@ -266,7 +266,7 @@ class Topologies(unittest.TestCase):
 
             def read():
                 try:
-                    ended["answer"] = stream(server.port, body(9) | {"max_tokens": 2000})
+                    ended["answer"] = stream(server.port, body(1) | {"max_tokens": 2000})
                 except Exception as error:
                     ended["answer"] = error
             client = threading.Thread(target=read)
