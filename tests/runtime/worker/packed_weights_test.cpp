@@ -270,8 +270,7 @@ BOOST_AUTO_TEST_CASE(a_load_that_fails_leaves_nothing) {
   const auto loaded =
       load_model(folders.model, *device, {.packed_weights_dir = folders.packed.string()}, {});
   BOOST_CHECK(!loaded.ok());
-  BOOST_TEST(fs::exists(folders.packed));
-  BOOST_TEST(folders.files().empty());
+  BOOST_TEST(!fs::exists(folders.packed));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
