@@ -187,6 +187,13 @@ const CompiledGrammar::Mask& CompiledGrammar::mask(GrammarState state) {
   return masks_.emplace(state, std::move(made)).first->second;
 }
 
+bool CompiledGrammar::takes_plain(ExpressionId e) {
+  if (!expressions_.node(e).is_finite) return false;
+  const auto [known, is_new] = takes_plain_.try_emplace(e, false);
+  if (is_new) known->second = expressions_.contains(e, plain_character_);
+  return known->second;
+}
+
 std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
   constexpr int kMaxDepth = 16;
   if (depth > kMaxDepth) return 0;
@@ -195,12 +202,8 @@ std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
   switch (node.kind) {
     case Kind::kSequence:
       return num_plain_characters(node.a, depth + 1);
-    case Kind::kRepeat: {
-      if (!expressions_.node(node.a).is_finite) return 0;
-      const auto [known, is_new] = takes_plain_.try_emplace(node.a, false);
-      if (is_new) known->second = expressions_.contains(node.a, plain_character_);
-      return known->second ? node.max : 0;
-    }
+    case Kind::kRepeat:
+      return takes_plain(node.a) ? node.max : 0;
     case Kind::kChoice: {
       std::uint32_t most = 0;
       for (std::uint32_t i = 0; i < node.b; ++i)
@@ -208,33 +211,79 @@ std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
             most, num_plain_characters(expressions_.children(expressions_.node(e))[i], depth + 1));
       return most;
     }
-    case Kind::kIntersection: {
-      // Behind all characters but the last, more texts go on than finitely many exclude. Two that
-      // each go on may have none in common, unless both are nothing but such characters.
-      std::uint32_t least = Expressions::kUnbounded;
-      std::uint32_t min = 0;
-      std::size_t num_others = 0;
-      bool all_repeat = true;
-      for (std::uint32_t i = 0; i < node.b; ++i) {
-        const ExpressionId child = expressions_.children(expressions_.node(e))[i];
-        const Expressions::Node part = expressions_.node(child);
-        if (part.kind == Kind::kComplement && expressions_.node(part.a).is_finite) continue;
-        if (part.kind == Kind::kIntersection) return 0;
-        ++num_others;
-        if (part.kind == Kind::kRepeat) {
-          min = std::max(min, part.min);
-        } else {
-          all_repeat = false;
-        }
-        least = std::min(least, num_plain_characters(child, depth + 1));
-        if (least == 0 || (num_others > 1 && !all_repeat)) return 0;
-      }
-      if (num_others > 1 && min > least) return 0;
-      return least == Expressions::kUnbounded ? least : least - 1;
-    }
+    case Kind::kIntersection:
+      return num_common_plain_characters(e, depth);
     default:
       return 0;
   }
+}
+
+std::uint32_t CompiledGrammar::num_common_plain_characters(ExpressionId e, int depth) {
+  const auto children = expressions_.children(expressions_.node(e));
+  std::vector<ExpressionId> parts;
+  for (const ExpressionId child : children) {
+    const Expressions::Node& node = expressions_.node(child);
+    if (node.kind == Expressions::Kind::kIntersection) return 0;
+    const bool excludes_few =
+        node.kind == Expressions::Kind::kComplement && expressions_.node(node.a).is_finite;
+    if (!excludes_few) parts.push_back(child);
+  }
+  std::uint32_t least = Expressions::kUnbounded;
+  if (parts.size() == 1) least = num_plain_characters(parts[0], depth + 1);
+  if (parts.size() > 1) least = num_plain_characters_of_all(parts);
+  // Behind all characters but the last, more texts go on than finitely many exclude.
+  return least == Expressions::kUnbounded || least == 0 ? least : least - 1;
+}
+
+std::uint32_t CompiledGrammar::num_plain_characters_of_all(std::span<const ExpressionId> parts) {
+  // Each may go on and yet they have no text in common. Here a common text of the searches still
+  // fits behind any plain characters, as long as the repetitions leave room for it.
+  std::vector<ExpressionId> searches;
+  std::optional<ExpressionId> repeated;
+  std::uint32_t min = 0;
+  std::uint32_t max = Expressions::kUnbounded;
+  bool same_repeated = true;
+  for (const ExpressionId part : parts) {
+    const Expressions::Node node = expressions_.node(part);
+    if (node.kind == Expressions::Kind::kRepeat && takes_plain(node.a)) {
+      same_repeated = same_repeated && repeated.value_or(node.a) == node.a;
+      repeated = node.a;
+      min = std::max(min, node.min);
+      max = std::min(max, node.max);
+    } else if (const ExpressionId found = search_in(part); found != kNothing) {
+      searches.push_back(found);
+    } else {
+      return 0;
+    }
+  }
+  if (min > max) return 0;
+  if (searches.empty()) return max;
+  if (!same_repeated) return 0;
+  constexpr std::uint32_t kMaxRoom = 64;
+  for (std::uint32_t room = 1; room < max && room <= kMaxRoom; room *= 2) {
+    std::vector<ExpressionId> together = searches;
+    if (repeated) together.push_back(expressions_.repeat(*repeated, 0, room));
+    if (expressions_.surely_have_common_text(std::move(together)))
+      return max == Expressions::kUnbounded ? max : max - room;
+  }
+  return 0;
+}
+
+ExpressionId CompiledGrammar::search_in(ExpressionId e) {
+  const auto is_search = [&](ExpressionId one) {
+    const Expressions::Node& node = expressions_.node(one);
+    if (node.kind != Expressions::Kind::kSequence) return false;
+    const Expressions::Node& head = expressions_.node(node.a);
+    return head.kind == Expressions::Kind::kRepeat && head.max == Expressions::kUnbounded &&
+           takes_plain(head.a);
+  };
+  if (is_search(e)) return e;
+  const Expressions::Node node = expressions_.node(e);
+  for (std::uint32_t i = 0; node.kind == Expressions::Kind::kChoice && i < node.b; ++i) {
+    const ExpressionId child = expressions_.children(node)[i];
+    if (is_search(child)) return child;
+  }
+  return kNothing;
 }
 
 CompiledGrammar::Mask CompiledGrammar::compute_mask(GrammarState state) {

@@ -85,6 +85,14 @@ class CompiledGrammar {
   Mask compute_mask(GrammarState state);
   /// Plain characters (those of the vocabulary's slices) that the expression surely takes.
   std::uint32_t num_plain_characters(ExpressionId e, int depth = 0);
+  /// The same of an intersection.
+  std::uint32_t num_common_plain_characters(ExpressionId e, int depth);
+  std::uint32_t num_plain_characters_of_all(std::span<const ExpressionId> parts);
+  /// Of its alternatives one that takes any number of plain characters and then still all that it
+  /// takes now, as patterns without an anchor do; kNothing if there is none.
+  ExpressionId search_in(ExpressionId e);
+  /// Is each plain character a text of it?
+  bool takes_plain(ExpressionId e);
 
   const std::shared_ptr<const GrammarBuilder> source_;
   /// Shared by a grammar and its successors. Those that no parser uses any more are gone: a text

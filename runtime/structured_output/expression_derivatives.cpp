@@ -128,6 +128,13 @@ bool Expressions::has_shortest_text(ExpressionId e) {
   return true;
 }
 
+bool Expressions::surely_have_common_text(std::vector<ExpressionId> parts) {
+  const ExpressionId e = make_intersection(std::move(parts));
+  if (nodes_[e].kind != Kind::kIntersection) return e != kNothing;
+  if (has_text_[e] < 0 && has_shortest_text(e)) has_text_[e] = 1;
+  return has_text_[e] == 1;
+}
+
 /// Those nearest to an end first. A step that leads nearer is followed before its siblings are
 /// looked at.
 ExpressionId Expressions::without_empty(ExpressionId e) {

@@ -101,6 +101,8 @@ class Expressions {
   ExpressionId choice(ExpressionId a, ExpressionId b);
   /// kNothing if they have no text in common. Pre: both are regular.
   ExpressionId intersection(ExpressionId a, ExpressionId b);
+  /// True: they have a text in common. False: not known.
+  bool surely_have_common_text(std::vector<ExpressionId> parts);
   ExpressionId complement(ExpressionId a);
   ExpressionId repeat(ExpressionId a, std::uint32_t min, std::uint32_t max);
   ExpressionId multiple_of(std::uint32_t divisor, std::uint32_t remainder = 0);

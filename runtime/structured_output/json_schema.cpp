@@ -286,6 +286,14 @@ class SchemaConversion {
     return builder_.repeat(json_.spelled_character(), min, max);
   }
 
+  GrammarNodeId spelled_text(std::uint32_t min, std::uint32_t max,
+                             const std::optional<GrammarNodeId>& patterns) {
+    if (!patterns) return spelled_text(min, max);
+    // Patterns take nothing but such characters.
+    if (min == 0 && max == kUnbounded) return *patterns;
+    return builder_.intersection(*patterns, spelled_text(min, max));
+  }
+
   GrammarNodeId string(const Json& schema) {
     const auto [min, max] = bounds_of(schema, "minLength", "maxLength");
     if (min > max) return builder_.nothing();
@@ -294,14 +302,11 @@ class SchemaConversion {
       std::vector<GrammarNodeId> texts;
       for (const Json& one : schema[kNotTexts])
         texts.push_back(json_.string_literal(one.get_ref<const std::string&>()));
-      GrammarNodeId content = spelled_text(min, max);
-      if (patterns) content = builder_.intersection(*patterns, content);
-      return builder_.intersection(json_.quoted(content),
+      return builder_.intersection(json_.quoted(spelled_text(min, max, patterns)),
                                    builder_.complement(builder_.choice(texts)));
     }
     if (!patterns) return json_.string(min, max);
-    if (min == 0 && max == kUnbounded) return json_.quoted(*patterns);
-    return json_.quoted(builder_.intersection(*patterns, spelled_text(min, max)));
+    return json_.quoted(spelled_text(min, max, patterns));
   }
 
   GrammarNodeId number(const Json& schema, bool integer) {
@@ -584,9 +589,7 @@ class SchemaConversion {
     if (!includes_type(types_of(schema), "string")) return builder_.nothing();
     const auto [min, max] = bounds_of(schema, "minLength", "maxLength");
     if (min > max) return builder_.nothing();
-    GrammarNodeId result = spelled_text(min, max);
-    if (const auto patterns = patterns_of(schema))
-      result = builder_.intersection(result, *patterns);
+    GrammarNodeId result = spelled_text(min, max, patterns_of(schema));
     if (schema.contains("enum")) {
       std::vector<GrammarNodeId> texts;
       for (const Json& one : schema["enum"])
@@ -706,24 +709,22 @@ class SchemaConversion {
   GrammarNodeId additional_pairs(const Json& schema, const std::vector<std::string>& excluded,
                                  const std::optional<GrammarNodeId>& allowed_names) {
     GrammarBuilder& b = builder_;
-    std::optional<GrammarNodeId> others;  // all names but the named ones
-    const auto other_names = [&] {
-      if (others) return *others;
-      others = allowed_names ? *allowed_names : spelled_text(0, kUnbounded);
-      if (!excluded.empty()) {
-        std::vector<GrammarNodeId> texts;
-        for (const std::string& name : excluded) texts.push_back(name_content(name));
-        others = b.intersection(*others, b.complement(b.choice(texts)));
-      }
-      return *others;
+    std::vector<GrammarNodeId> named;
+    const auto but_named = [&](GrammarNodeId names) {
+      if (excluded.empty()) return names;
+      if (named.empty())
+        for (const std::string& name : excluded) named.push_back(name_content(name));
+      return b.intersection(names, b.complement(b.choice(named)));
     };
     const Json& patterns = property(schema, "patternProperties");
     const Json& additional_schema = additional(schema);
+    const GrammarNodeId any_name = spelled_text(0, kUnbounded);
     std::vector<GrammarNodeId> pairs;
     if (patterns.empty()) {
       if (additional_schema == Json(false)) return b.nothing();
       const GrammarNodeId inner = value(additional_schema);
-      return inner == b.nothing() ? inner : pair(json_.quoted(other_names()), inner);
+      if (inner == b.nothing()) return inner;
+      return pair(json_.quoted(but_named(allowed_names.value_or(any_name))), inner);
     }
     if (patterns.size() > kMaxPatterns)
       refuse(std::to_string(patterns.size()) + " 'patternProperties' are over the limit of " +
@@ -734,15 +735,19 @@ class SchemaConversion {
       matching.emplace_back(json_.matching(pattern, true), inner);
     for (std::size_t set = 0; set < std::size_t{1} << matching.size(); ++set) {
       Json inner = set == 0 ? additional_schema : Json(true);
-      GrammarNodeId name = other_names();
+      std::optional<GrammarNodeId> name = allowed_names;
       for (std::size_t i = 0; i < matching.size(); ++i) {
-        const bool matches = (set >> i & 1) != 0;
-        if (matches) inner = all_of(inner, matching[i].second);
-        name = b.intersection(name, matches ? matching[i].first : b.complement(matching[i].first));
+        if ((set >> i & 1) == 0) continue;
+        inner = all_of(inner, matching[i].second);
+        name = name ? b.intersection(*name, matching[i].first) : matching[i].first;
       }
       if (inner == Json(false)) continue;
       const GrammarNodeId node = value(inner);
-      if (node != b.nothing()) pairs.push_back(pair(json_.quoted(name), node));
+      if (node == b.nothing()) continue;
+      name = but_named(name.value_or(any_name));
+      for (std::size_t i = 0; i < matching.size(); ++i)
+        if ((set >> i & 1) == 0) name = b.intersection(*name, b.complement(matching[i].first));
+      pairs.push_back(pair(json_.quoted(*name), node));
     }
     return b.choice(pairs);
   }
