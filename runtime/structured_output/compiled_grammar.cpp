@@ -13,8 +13,10 @@ namespace {
 constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;
 constexpr ExpressionId kNothing = Expressions::kNothing;
 
+/// Without the ends of lines, which a pattern's '.' does not take.
 const CodePointSet& plain_characters() {
-  static const CodePointSet set{{0x20, 0x21}, {0x23, 0x5B}, {0x5D, CodePointSet::kMax}};
+  static const CodePointSet set{
+      {0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x2027}, {0x202A, CodePointSet::kMax}};
   return set;
 }
 
@@ -220,18 +222,22 @@ std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
 
 std::uint32_t CompiledGrammar::num_common_plain_characters(ExpressionId e, int depth) {
   const auto children = expressions_.children(expressions_.node(e));
+  // Together they exclude less than there are plain characters, of which there are over 2^20.
+  constexpr std::uint8_t kFewBits = 16;
+  constexpr std::size_t kMaxExcluding = 16;
   std::vector<ExpressionId> parts;
   for (const ExpressionId child : children) {
     const Expressions::Node& node = expressions_.node(child);
     if (node.kind == Expressions::Kind::kIntersection) return 0;
-    const bool excludes_few =
-        node.kind == Expressions::Kind::kComplement && expressions_.node(node.a).is_finite;
+    const bool excludes_few = node.kind == Expressions::Kind::kComplement &&
+                              expressions_.node(node.a).text_bits <= kFewBits;
     if (!excludes_few) parts.push_back(child);
   }
+  if (children.size() - parts.size() > kMaxExcluding) return 0;
   std::uint32_t least = Expressions::kUnbounded;
   if (parts.size() == 1) least = num_plain_characters(parts[0], depth + 1);
   if (parts.size() > 1) least = num_plain_characters_of_all(parts);
-  // Behind all characters but the last, more texts go on than finitely many exclude.
+  // Behind all characters but the last, more texts go on than are excluded.
   return least == Expressions::kUnbounded || least == 0 ? least : least - 1;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/structured_output/expressions.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "runtime/base/check.hpp"
@@ -78,6 +79,7 @@ Expressions::Expressions(ByteClasses classes, const GrammarLimits& limits)
   nodes_.push_back({.kind = Kind::kRepeat,
                     .nullable = true,
                     .is_finite = false,
+                    .text_bits = kManyTexts,
                     .a = kAnyByte,
                     .max = kUnbounded});
   row_of_.push_back(kNoRow);
@@ -151,6 +153,45 @@ std::uint32_t Expressions::least_bytes(const Node& node,
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(least, 1, kMost));
 }
 
+std::uint8_t Expressions::text_bits(const Node& node,
+                                    std::span<const ExpressionId> children) const {
+  if (!node.is_finite) return kManyTexts;
+  const auto bits_of = [&](ExpressionId e) -> std::uint64_t { return nodes_[e].text_bits; };
+  const auto bits_for = [](std::uint64_t count) -> std::uint64_t {
+    return static_cast<std::uint64_t>(std::bit_width(count - 1));  // rounded up
+  };
+  std::uint64_t bits = 0;
+  switch (node.kind) {
+    case Kind::kBytes: {
+      std::size_t count = 0;
+      for (std::size_t c = 0; c < classes_.size(); ++c)
+        if (sets_[node.a].test(c)) count += classes_.num_bytes(c);
+      bits = bits_for(count);
+      break;
+    }
+    case Kind::kSequence:
+      bits = bits_of(node.a) + bits_of(node.b);
+      break;
+    case Kind::kChoice:
+      for (const ExpressionId child : children) bits = std::max(bits, bits_of(child));
+      bits += bits_for(children.size());
+      break;
+    case Kind::kIntersection:
+      bits = kManyTexts;
+      for (const ExpressionId child : children) bits = std::min(bits, bits_of(child));
+      break;
+    case Kind::kRepeat:
+      bits = bits_of(node.a) * node.max + bits_for(std::uint64_t{node.max} - node.min + 1);
+      break;
+    case Kind::kNotEmpty:
+      bits = bits_of(node.a);
+      break;
+    default:
+      break;
+  }
+  return static_cast<std::uint8_t>(std::min<std::uint64_t>(bits, kManyTexts));
+}
+
 ExpressionId Expressions::intern(Node node, std::span<const ExpressionId> children) {
   const std::size_t mask = table_.size() - 1;
   std::size_t i = hash(node, children) & mask;
@@ -161,6 +202,7 @@ ExpressionId Expressions::intern(Node node, std::span<const ExpressionId> childr
                          " bytes");
   const auto id = static_cast<ExpressionId>(nodes_.size());
   node.least_bytes = least_bytes(node, children);
+  node.text_bits = text_bits(node, children);
   if (!children.empty()) {
     node.a = static_cast<std::uint32_t>(children_.size());
     node.b = static_cast<std::uint32_t>(children.size());

@@ -68,6 +68,7 @@ class Expressions {
   static constexpr ExpressionId kAnyByte = 3;
   static constexpr ExpressionId kUnknown = std::numeric_limits<ExpressionId>::max();
   static constexpr std::uint32_t kUnbounded = GrammarBuilder::kUnbounded;
+  static constexpr std::uint8_t kManyTexts = 255;  ///< or infinitely many
 
   enum class Kind : std::uint8_t {
     kNothing,
@@ -86,6 +87,7 @@ class Expressions {
     Kind kind = Kind::kNothing;
     bool nullable = false;          ///< the empty text is one of its texts
     bool is_finite = true;          ///< it has finitely many texts, as far as that is certain
+    std::uint8_t text_bits = 0;     ///< it has at most 2^text_bits texts, unless it is kManyTexts
     std::uint32_t least_bytes = 0;  ///< each of its texts has as many; 0 only if it is nullable
     std::uint32_t a = 0;
     std::uint32_t b = 0;  ///< or the number of children
@@ -194,6 +196,8 @@ class Expressions {
   ExpressionId make_intersection(std::vector<ExpressionId> parts);
   [[nodiscard]] std::uint32_t least_bytes(const Node& node,
                                           std::span<const ExpressionId> children) const;
+  [[nodiscard]] std::uint8_t text_bits(const Node& node,
+                                       std::span<const ExpressionId> children) const;
   /// The same, or kNothing if it is an intersection without a text.
   ExpressionId without_empty(ExpressionId e);
   /// True: the intersection has a text, which is as short as its parts allow. False: not known.

@@ -39,14 +39,16 @@ std::string_view special_spelling(std::string_view bytes) {
   return bytes.substr(1, bytes.size() - 2);
 }
 
-/// How many characters the text has, if all of them may stand in a JSON string as they are.
+/// How many characters the text has, if all of them may stand in a JSON string as they are and are
+/// no ends of lines (U+2028 and U+2029 may stand there, but patterns tell them apart).
 std::optional<std::uint32_t> plain_characters(std::string_view text) {
   std::uint32_t count = 0;
   while (!text.empty()) {
     const auto first = static_cast<unsigned char>(text.front());
     if (first < 0x20 || first == '"' || first == '\\') return std::nullopt;
     const std::size_t length = character_length(text);
-    if (length == 0) return std::nullopt;
+    if (length == 0 || text.starts_with("\u2028") || text.starts_with("\u2029"))
+      return std::nullopt;
     text.remove_prefix(length);
     ++count;
   }

@@ -42,8 +42,8 @@ class TokenBytesTree {
 class GrammarVocabulary {
  public:
   /// Tokens of at most max_characters plain characters: those that JSON takes in a string as they
-  /// are. A parser's state that takes as many of them takes all of these tokens, and only the
-  /// others are looked at (the idea is llguidance's "slices").
+  /// are, without ends of lines. A parser's state that takes as many of them takes all of these
+  /// tokens, and only the others are looked at (the idea is llguidance's "slices").
   struct Slice {
     std::uint32_t max_characters = 0;
     std::vector<std::uint32_t> tokens;  ///< a bit each

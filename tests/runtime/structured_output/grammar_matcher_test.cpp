@@ -258,6 +258,32 @@ BOOST_AUTO_TEST_CASE(patterns_and_a_length_that_hold_at_once_allow_what_leaves_r
   BOOST_TEST(mask_behind("\"k") == 0b1111010);  // behind " t" there would be room for one of both
 }
 
+BOOST_AUTO_TEST_CASE(masks_of_patterns_and_lengths_have_the_tokens_that_fit_and_no_others) {
+  for (
+      const std::string_view schema :
+      {R"({"type": "string", "pattern": "[0-9]{3}", "minLength": 5, "maxLength": 9})",
+       R"({"type": "string", "pattern": "^.*$", "maxLength": 20, "not": {"enum": ["ab", "the"]}})",
+       R"({"allOf": [{"type": "string", "pattern": "[0-9]"}, {"pattern": "e", "maxLength": 6}]})",
+       R"({"allOf": [{"type": "string", "pattern": "^[^e]+$"}, {"pattern": "e|[0-9]"}]})",
+       R"({"type": "string", "minLength": 6, "maxLength": 6, "not": {"pattern": "^[^x][\\s\\S]{5}$"}})"}) {
+    const auto compiled = compile(json_schema_grammar(schema));
+    std::vector<std::int32_t> row(vocabulary()->num_words());
+    for (const std::string_view text : {"\"", "\"x", "\"1a", "\"the ", "\"x1234"}) {
+      const auto state = compiled->advance(compiled->start(), text);
+      if (!state) continue;
+      compiled->fill_bitmask(*state, row);
+      std::size_t num_wrong = 0;
+      for (std::size_t id = 0; id < vocabulary()->size(); ++id) {
+        const auto token = static_cast<TokenId>(id);
+        const std::string_view bytes = vocabulary()->bytes(token);
+        const bool fits = !bytes.empty() && compiled->advance(*state, bytes).has_value();
+        num_wrong += static_cast<std::size_t>(fits != allows(row, token));
+      }
+      BOOST_TEST(num_wrong == 0u, schema << " behind " << text);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(forced_text_goes_as_far_as_there_is_no_choice) {
   const auto grammar = compile_for_bytes(json_schema_grammar(
       R"({"type": "object", "properties": {"first": {"const": "one"}, "second": {"type": "integer"}},
