@@ -22,14 +22,19 @@ Json common_multiple(const Json& a, const Json& b) {
 void merge_arrays(const Json& a, const Json& b, Json& result) {
   if (!b.contains("items") && !b.contains("prefixItems")) return;
   std::size_t num_prefix = 0;
-  for (const Json& schema : {a, b})
-    if (schema.contains("prefixItems"))
-      num_prefix = std::max(num_prefix, schema["prefixItems"].size());
+  for (const Json* schema : {&a, &b})
+    if (schema->contains("prefixItems"))
+      num_prefix = std::max(num_prefix, (*schema)["prefixItems"].size());
   Json prefix = Json::array();
   for (std::size_t i = 0; i < num_prefix; ++i)
     prefix.push_back(all_of(item_schema(a, i), item_schema(b, i)));
   if (num_prefix > 0) result["prefixItems"] = std::move(prefix);
   result["items"] = all_of(item_schema(a, num_prefix), item_schema(b, num_prefix));
+}
+
+bool concerns_properties(const Json& schema) {
+  return schema.contains("properties") || schema.contains("patternProperties") ||
+         schema.contains("additionalProperties");
 }
 
 }  // namespace
@@ -40,7 +45,11 @@ Json SchemaResolver::merge(Json a, Json b) {
   if (a == Json(false) || b == Json(false)) return false;
   if (a == Json(true) || a.empty()) return b;
   if (b == Json(true) || b.empty()) return a;
-  Json result = a;
+  Json result = Json::object();
+  // merge_objects() makes the properties; a copy of many would cost more than the rest.
+  const bool has_new_properties = concerns_properties(b);
+  for (const auto& [key, value] : a.items())
+    result[key] = key == "properties" && has_new_properties ? Json() : value;
   merge_objects(a, b, result);
   merge_arrays(a, b, result);
   for (const auto& [key, value] : b.items()) {
@@ -91,12 +100,8 @@ Json SchemaResolver::merge(Json a, Json b) {
 }
 
 void SchemaResolver::merge_objects(const Json& a, const Json& b, Json& result) {
-  const auto concerns = [](const Json& schema) {
-    return schema.contains("properties") || schema.contains("patternProperties") ||
-           schema.contains("additionalProperties");
-  };
-  if (!concerns(b)) return;
-  if (!concerns(a)) {
+  if (!concerns_properties(b)) return;
+  if (!concerns_properties(a)) {
     for (const char* key : {"properties", "patternProperties", "additionalProperties"})
       if (b.contains(key)) result[key] = b[key];
     return;
