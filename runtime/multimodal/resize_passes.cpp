@@ -11,11 +11,8 @@
 namespace troupe {
 namespace {
 
-Image sized_image(std::int32_t width, std::int32_t height) {
-  Image image{width, height, {}};
-  image.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
-  return image;
-}
+/// Rows that are filtered together, as they have the same weights.
+constexpr std::size_t kRowBlock = 4;
 
 /// Sums wrap around: positive weights may exceed 2^31 before negative ones bring them back.
 using WrappingSum = std::uint32_t;
@@ -96,23 +93,33 @@ SplitWeights split_weights(const AxisWeights& axis) {
 /// Reads up to this much behind the taps of an output.
 constexpr std::size_t kReadAhead = 16;
 
-/// Rows that are filtered together, as they have the same weights.
-constexpr std::size_t kRowBlock = 4;
+/// The bytes of one pixel of four rows: each row's sum is that of its two halves.
+TROUPE_AVX2 __m128i four_pixels_avx2(const __m256i* sums, __m128i bits) {
+  const __m256i first = _mm256_add_epi32(_mm256_permute2x128_si256(sums[0], sums[1], 0x20),
+                                         _mm256_permute2x128_si256(sums[0], sums[1], 0x31));
+  const __m256i last = _mm256_add_epi32(_mm256_permute2x128_si256(sums[2], sums[3], 0x20),
+                                        _mm256_permute2x128_si256(sums[2], sums[3], 0x31));
+  // Packing works in each half of 16 bytes: rows 0 2 are in the lower one, 1 3 in the upper one.
+  const __m256i words =
+      _mm256_packs_epi32(_mm256_sra_epi32(first, bits), _mm256_sra_epi32(last, bits));
+  return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
 
-template <bool is_split, std::size_t num_rows>
-TROUPE_AVX2 void filter_rows_avx2(const std::array<const std::uint8_t*, num_rows>& rows,
+template <bool is_split>
+TROUPE_AVX2 void filter_rows_avx2(const std::array<const std::uint8_t*, kRowBlock>& rows,
                                   const AxisWeights& axis, const SplitWeights& split,
                                   std::uint8_t* out, std::size_t out_bytes) {
   // Of four pixels: red of the first two, green, blue, nothing; the same of the other two.
   const __m128i order = _mm_setr_epi8(0, 3, 1, 4, 2, 5, -1, -1, 6, 9, 7, 10, 8, 11, -1, -1);
   const __m256i pairs = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-  const __m128i half = _mm_set1_epi32(1 << (axis.bits - 1));
+  const __m256i half = _mm256_setr_epi32(1 << (axis.bits - 1), 1 << (axis.bits - 1),
+                                         1 << (axis.bits - 1), 0, 0, 0, 0, 0);
   const __m128i bits = _mm_cvtsi32_si128(axis.bits);
   const std::size_t num_outputs = axis.begins.size();
   for (std::size_t x = 0; x < num_outputs; ++x) {
     const std::size_t begin = axis.begins[x] * 3;
-    __m256i low_sums[num_rows] = {};
-    __m256i high_sums[num_rows] = {};
+    __m256i low_sums[kRowBlock] = {half, half, half, half};
+    __m256i high_sums[kRowBlock] = {};
     for (std::size_t t = 0; t < axis.num_taps[x]; t += AxisWeights::kTapStep) {
       const auto weights = [&](const std::vector<std::int16_t>& of) TROUPE_AVX2 {
         const auto* four = reinterpret_cast<const __m128i*>(&of[x * axis.stride + t]);
@@ -121,7 +128,7 @@ TROUPE_AVX2 void filter_rows_avx2(const std::array<const std::uint8_t*, num_rows
       const __m256i low = weights(split.low);
       const __m256i high = is_split ? weights(split.high) : low;
       TROUPE_UNROLL
-      for (std::size_t y = 0; y < num_rows; ++y) {
+      for (std::size_t y = 0; y < kRowBlock; ++y) {
         const auto* from = reinterpret_cast<const __m128i*>(rows[y] + begin + t * 3);
         const __m256i values = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(_mm_loadu_si128(from), order));
         low_sums[y] = _mm256_add_epi32(low_sums[y], _mm256_madd_epi16(values, low));
@@ -129,50 +136,19 @@ TROUPE_AVX2 void filter_rows_avx2(const std::array<const std::uint8_t*, num_rows
           high_sums[y] = _mm256_add_epi32(high_sums[y], _mm256_madd_epi16(values, high));
       }
     }
-    TROUPE_UNROLL
-    for (std::size_t y = 0; y < num_rows; ++y) {
-      __m256i both = low_sums[y];
-      if constexpr (is_split)
-        both = _mm256_add_epi32(both, _mm256_slli_epi32(high_sums[y], kLowBits));
-      __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-      sum = _mm_sra_epi32(_mm_add_epi32(sum, half), bits);
-      sum = _mm_packus_epi16(_mm_packs_epi32(sum, sum), sum);
-      const int pixel = _mm_cvtsi128_si32(sum);
-      // The fourth byte is the next pixel's, which follows.
-      std::memcpy(out + y * out_bytes + x * 3, &pixel, x + 1 < num_outputs ? 4 : 3);
+    if constexpr (is_split) {
+      TROUPE_UNROLL
+      for (std::size_t y = 0; y < kRowBlock; ++y)
+        low_sums[y] = _mm256_add_epi32(low_sums[y], _mm256_slli_epi32(high_sums[y], kLowBits));
     }
-  }
-}
-
-template <std::size_t num_rows>
-void filter_rows_avx2(const std::array<const std::uint8_t*, num_rows>& rows,
-                      const AxisWeights& axis, const SplitWeights& split, std::uint8_t* out,
-                      std::size_t out_bytes) {
-  if (split.is_split)
-    filter_rows_avx2<true, num_rows>(rows, axis, split, out, out_bytes);
-  else
-    filter_rows_avx2<false, num_rows>(rows, axis, split, out, out_bytes);
-}
-
-/// Pre: the CPU has AVX2.
-void filter_all_rows_avx2(const PixelRows& in, const AxisWeights& axis, std::uint8_t* out) {
-  const SplitWeights split = split_weights(axis);
-  const std::size_t out_bytes = axis.begins.size() * 3;
-  const std::size_t in_bytes = static_cast<std::size_t>(in.width) * 3;
-  const std::size_t read_bytes = in_bytes + 3 * AxisWeights::kTapStep + kReadAhead;
-  const auto height = static_cast<std::size_t>(in.height);
-  const auto row_at = [&](std::size_t y) { return in.first + y * in.bytes_per_row; };
-  const auto may_read = [&](std::size_t y) {
-    return static_cast<std::size_t>(in.end - row_at(y)) >= read_bytes;
-  };
-  std::size_t y = 0;
-  for (; y + kRowBlock <= height && may_read(y + kRowBlock - 1); y += kRowBlock)
-    filter_rows_avx2<kRowBlock>({row_at(y), row_at(y + 1), row_at(y + 2), row_at(y + 3)}, axis,
-                                split, out + y * out_bytes, out_bytes);
-  std::vector<std::uint8_t> copy(read_bytes);  // of rows behind which no memory is ours
-  for (; y < height; ++y) {
-    std::memcpy(copy.data(), row_at(y), in_bytes);
-    filter_rows_avx2<1>({copy.data()}, axis, split, out + y * out_bytes, out_bytes);
+    std::array<std::uint8_t, 16> pixels;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(pixels.data()), four_pixels_avx2(low_sums, bits));
+    // The fourth byte is the next pixel's, which follows.
+    const std::size_t num_bytes = x + 1 < num_outputs ? 4 : 3;
+    constexpr std::array<std::size_t, kRowBlock> kPlaces = {0, 2, 1, 3};
+    TROUPE_UNROLL
+    for (std::size_t y = 0; y < kRowBlock; ++y)
+      std::memcpy(out + y * out_bytes + x * 3, &pixels[kPlaces[y] * 4], num_bytes);
   }
 }
 
@@ -241,7 +217,208 @@ TROUPE_AVX2 std::size_t filter_columns_avx2(const std::uint8_t* first, std::size
   return at;
 }
 
+/// Takes 48 bytes apart at a time; returns how many pixels that were.
+TROUPE_AVX2 std::size_t split_channels_avx2(const std::uint8_t* rgb, std::size_t num_pixels,
+                                            const std::array<std::uint8_t*, 3>& channels) {
+  // orders[c][i]: which bytes of the i-th 16 are of channel c, at their places in the result.
+  std::array<std::array<std::array<std::int8_t, 16>, 3>, 3> orders;
+  for (std::size_t c = 0; c < 3; ++c) {
+    for (auto& order : orders[c]) order.fill(-1);
+    for (std::size_t pixel = 0; pixel < 16; ++pixel) {
+      const std::size_t at = pixel * 3 + c;
+      orders[c][at / 16][pixel] = static_cast<std::int8_t>(at % 16);
+    }
+  }
+  const auto load = [](const void* from)
+                        TROUPE_AVX2 { return _mm_loadu_si128(static_cast<const __m128i*>(from)); };
+  std::size_t done = 0;
+  for (; done + 16 <= num_pixels; done += 16) {
+    const std::uint8_t* from = rgb + done * 3;
+    const __m128i bytes[3] = {load(from), load(from + 16), load(from + 32)};
+    TROUPE_UNROLL
+    for (std::size_t c = 0; c < 3; ++c) {
+      __m128i channel = _mm_shuffle_epi8(bytes[0], load(orders[c][0].data()));
+      channel = _mm_or_si128(channel, _mm_shuffle_epi8(bytes[1], load(orders[c][1].data())));
+      channel = _mm_or_si128(channel, _mm_shuffle_epi8(bytes[2], load(orders[c][2].data())));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(channels[c] + done), channel);
+    }
+  }
+  return done;
+}
+
 #endif
+
+/// The pass along rows.
+class RowPass {
+ public:
+  RowPass(const AxisWeights& axis, ResizeCode code) : axis_(axis), code_(code) {
+#if defined(__x86_64__)
+    if (code == ResizeCode::kAvx2) split_ = split_weights(axis);
+#endif
+  }
+
+  /// Rows `begin` to `end`, the end excluded, to rows without gaps. Fast in multiples of kRowBlock.
+  void filter(const PixelRows& in, std::size_t begin, std::size_t end, std::uint8_t* out) {
+    const std::size_t out_bytes = axis_.begins.size() * 3;
+#if defined(__x86_64__)
+    if (code_ == ResizeCode::kAvx2) {
+      for (; begin < end; begin += kRowBlock, out += kRowBlock * out_bytes)
+        filter_block(in, begin, std::min(end - begin, kRowBlock), out, out_bytes);
+      return;
+    }
+#endif
+    for (; begin < end; ++begin, out += out_bytes)
+      filter_row(in.first + begin * in.bytes_per_row, axis_, out);
+  }
+
+ private:
+#if defined(__x86_64__)
+  void filter_block(const PixelRows& in, std::size_t begin, std::size_t count, std::uint8_t* out,
+                    std::size_t out_bytes) {
+    const std::size_t in_bytes = static_cast<std::size_t>(in.width) * 3;
+    const std::size_t read_bytes = in_bytes + 3 * AxisWeights::kTapStep + kReadAhead;
+    const std::uint8_t* last = in.first + (begin + count - 1) * in.bytes_per_row;
+    std::array<const std::uint8_t*, kRowBlock> rows;
+    for (std::size_t y = 0; y < kRowBlock; ++y)
+      rows[y] = in.first + (begin + std::min(y, count - 1)) * in.bytes_per_row;
+    if (static_cast<std::size_t>(in.end - last) < read_bytes) {  // no memory of ours follows
+      copy_.resize(count * read_bytes);
+      for (std::size_t y = 0; y < kRowBlock; ++y) {
+        std::uint8_t* copied = &copy_[std::min(y, count - 1) * read_bytes];
+        std::memcpy(copied, rows[y], in_bytes);
+        rows[y] = copied;
+      }
+    }
+    std::uint8_t* to = out;
+    if (count < kRowBlock) {
+      filtered_.resize(kRowBlock * out_bytes);
+      to = filtered_.data();
+    }
+    if (split_.is_split)
+      filter_rows_avx2<true>(rows, axis_, split_, to, out_bytes);
+    else
+      filter_rows_avx2<false>(rows, axis_, split_, to, out_bytes);
+    if (to != out) std::memcpy(out, to, count * out_bytes);
+  }
+
+  SplitWeights split_;
+  std::vector<std::uint8_t> copy_;
+  std::vector<std::uint8_t> filtered_;
+#endif
+  const AxisWeights& axis_;
+  ResizeCode code_;
+};
+
+/// The pass along columns.
+class ColumnPass {
+ public:
+  ColumnPass(const AxisWeights& axis, ResizeCode code) : axis_(axis), code_(code) {
+#if defined(__x86_64__)
+    if (code == ResizeCode::kAvx2) split_ = split_weights(axis);
+#endif
+  }
+
+  /// Output row y, of row_bytes bytes. `first` is the first row that it needs.
+  void filter(const std::uint8_t* first, std::size_t bytes_per_row, std::size_t y,
+              std::size_t row_bytes, std::uint8_t* out) const {
+    std::size_t done = 0;
+#if defined(__x86_64__)
+    if (code_ == ResizeCode::kAvx2)
+      done = filter_columns_avx2(first, bytes_per_row, axis_, split_, y, row_bytes, out);
+#endif
+    filter_column_bytes(first, bytes_per_row, &axis_.weights[y * axis_.stride], axis_.num_taps[y],
+                        axis_.bits, done, row_bytes, out);
+  }
+
+ private:
+#if defined(__x86_64__)
+  SplitWeights split_;
+#endif
+  const AxisWeights& axis_;
+  ResizeCode code_;
+};
+
+void filter_columns_only(const PixelRows& in, const AxisWeights& axis, ResizeCode code,
+                         const RowSink& sink) {
+  const ColumnPass columns(axis, code);
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(in.width) * 3);
+  for (std::size_t y = 0; y < axis.begins.size(); ++y) {
+    columns.filter(in.first + axis.begins[y] * in.bytes_per_row, in.bytes_per_row, y, row.size(),
+                   row.data());
+    sink(row.data());
+  }
+}
+
+void filter_rows_only(const PixelRows& in, const AxisWeights& axis, ResizeCode code,
+                      const RowSink& sink) {
+  RowPass rows(axis, code);
+  const std::size_t row_bytes = axis.begins.size() * 3;
+  const auto height = static_cast<std::size_t>(in.height);
+  std::vector<std::uint8_t> block(kRowBlock * row_bytes);
+  for (std::size_t y = 0; y < height; y += kRowBlock) {
+    const std::size_t count = std::min(kRowBlock, height - y);
+    rows.filter(in, y, y + count, block.data());
+    for (std::size_t i = 0; i < count; ++i) sink(&block[i * row_bytes]);
+  }
+}
+
+/// Columns, then rows, in blocks of rows that stay in the CPU's cache.
+void filter_columns_first(const PixelRows& in, const AxisWeights& x_axis, const AxisWeights& y_axis,
+                          ResizeCode code, const RowSink& sink) {
+  const ColumnPass columns(y_axis, code);
+  RowPass rows(x_axis, code);
+  const std::size_t in_bytes = static_cast<std::size_t>(in.width) * 3;
+  const std::size_t row_bytes = x_axis.begins.size() * 3;
+  const std::size_t height = y_axis.begins.size();
+  std::vector<std::uint8_t> block(kRowBlock * in_bytes);
+  std::vector<std::uint8_t> out(kRowBlock * row_bytes);
+  for (std::size_t y = 0; y < height; y += kRowBlock) {
+    const std::size_t count = std::min(kRowBlock, height - y);
+    for (std::size_t i = 0; i < count; ++i)
+      columns.filter(in.first + y_axis.begins[y + i] * in.bytes_per_row, in.bytes_per_row, y + i,
+                     in_bytes, &block[i * in_bytes]);
+    rows.filter({block.data(), block.data() + block.size(), in_bytes, in.width,
+                 static_cast<std::int32_t>(count)},
+                0, count, out.data());
+    for (std::size_t i = 0; i < count; ++i) sink(&out[i * row_bytes]);
+  }
+}
+
+/// Rows, then columns. Of the filtered rows only those are kept that next outputs need, which stay
+/// in the CPU's cache.
+void filter_rows_first(const PixelRows& in, const AxisWeights& x_axis, const AxisWeights& y_axis,
+                       ResizeCode code, const RowSink& sink) {
+  RowPass rows(x_axis, code);
+  const ColumnPass columns(y_axis, code);
+  const std::size_t row_bytes = x_axis.begins.size() * 3;
+  const auto height = static_cast<std::size_t>(in.height);
+  const std::size_t capacity =
+      std::min(height, 2 * std::ranges::max(y_axis.num_taps) + 4 * kRowBlock);
+  std::vector<std::uint8_t> window(capacity * row_bytes);
+  std::vector<std::uint8_t> out(row_bytes);
+  std::size_t first = 0;     // which row is the window's first
+  std::size_t filtered = 0;  // the rows before this one are filtered
+  const auto row_at = [&](std::size_t y) { return window.data() + (y - first) * row_bytes; };
+  for (std::size_t i = 0; i < y_axis.begins.size(); ++i) {
+    const std::size_t begin = y_axis.begins[i];
+    const std::size_t end = begin + y_axis.num_taps[i];
+    const auto block_end = [&] {
+      return std::min(height, filtered + (end - filtered + kRowBlock - 1) / kRowBlock * kRowBlock);
+    };
+    if (filtered < end) {
+      if (block_end() - first > capacity) {
+        if (filtered > begin)
+          std::memmove(window.data(), row_at(begin), (filtered - begin) * row_bytes);
+        first = begin;
+        filtered = std::max(filtered, begin);
+      }
+      rows.filter(in, filtered, block_end(), row_at(filtered));
+      filtered = block_end();
+    }
+    columns.filter(row_at(begin), row_bytes, i, row_bytes, out.data());
+    sink(out.data());
+  }
+}
 
 }  // namespace
 
@@ -252,40 +429,31 @@ ResizeCode best_resize_code() {
   return ResizeCode::kScalar;
 }
 
-Image filter_rows(const PixelRows& in, std::int32_t width, const AxisWeights& axis,
-                  [[maybe_unused]] ResizeCode code) {
-  Image out = sized_image(width, in.height);
-#if defined(__x86_64__)
-  if (code == ResizeCode::kAvx2) {
-    filter_all_rows_avx2(in, axis, out.rgb.data());
-    return out;
+void filter_picture(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
+                    const RowSink& sink) {
+  if (passes.x && passes.y) {
+    auto* filter = passes.columns_first ? &filter_columns_first : &filter_rows_first;
+    filter(in, *passes.x, *passes.y, code, sink);
+  } else if (passes.x) {
+    filter_rows_only(in, *passes.x, code, sink);
+  } else if (passes.y) {
+    filter_columns_only(in, *passes.y, code, sink);
+  } else {
+    for (std::size_t y = 0; y < static_cast<std::size_t>(in.height); ++y)
+      sink(in.first + y * in.bytes_per_row);
   }
-#endif
-  for (std::size_t y = 0; y < static_cast<std::size_t>(in.height); ++y)
-    filter_row(in.first + y * in.bytes_per_row, axis,
-               &out.rgb[y * static_cast<std::size_t>(width) * 3]);
-  return out;
 }
 
-Image filter_columns(const PixelRows& in, std::int32_t height, const AxisWeights& axis,
-                     [[maybe_unused]] ResizeCode code) {
-  Image out = sized_image(in.width, height);
-  const std::size_t row_bytes = static_cast<std::size_t>(in.width) * 3;
+void split_channels(const std::uint8_t* rgb, std::size_t num_pixels,
+                    const std::array<std::uint8_t*, 3>& channels,
+                    [[maybe_unused]] ResizeCode code) {
+  std::size_t i = 0;
 #if defined(__x86_64__)
-  const SplitWeights split = code == ResizeCode::kAvx2 ? split_weights(axis) : SplitWeights{};
+  if (code == ResizeCode::kAvx2) i = split_channels_avx2(rgb, num_pixels, channels);
 #endif
-  for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y) {
-    const std::uint8_t* first = in.first + axis.begins[y] * in.bytes_per_row;
-    std::uint8_t* to = &out.rgb[y * row_bytes];
-    std::size_t done = 0;
-#if defined(__x86_64__)
-    if (code == ResizeCode::kAvx2)
-      done = filter_columns_avx2(first, in.bytes_per_row, axis, split, y, row_bytes, to);
-#endif
-    filter_column_bytes(first, in.bytes_per_row, &axis.weights[y * axis.stride], axis.num_taps[y],
-                        axis.bits, done, row_bytes, to);
+  for (; i < num_pixels; ++i) {
+    for (std::size_t c = 0; c < 3; ++c) channels[c][i] = rgb[i * 3 + c];
   }
-  return out;
 }
 
 }  // namespace troupe
