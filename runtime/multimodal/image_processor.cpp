@@ -344,7 +344,7 @@ PixelTensor resized_pixels(const Image& image, const ImageBox& box, std::int32_t
                            ResizeKind kind) {
   PixelTensor tensor = new_tensor(width, height, settings, kind);
   const auto row_pixels = static_cast<std::size_t>(width);
-  const ResizeCode code = best_resize_code();
+  const ResizeCode code = resize_codes().back();
   std::size_t at = 0;
   resize_image_rows(image, box, width, height, settings.resample, kind,
                     [&](const std::uint8_t* row) {
@@ -473,7 +473,7 @@ PixelTensor normalized_pixels(const Image& image, const ImageProcessorSettings& 
                               ResizeKind kind) {
   PixelTensor tensor = new_tensor(image.width, image.height, settings, kind);
   split_channels(image.rgb.data(), image.rgb.size() / 3, channels_at(tensor, 0),
-                 best_resize_code());
+                 resize_codes().back());
   return tensor;
 }
 

@@ -5,7 +5,15 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 warns of what its own header leaves undefined on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #endif
 
 namespace troupe {
@@ -58,6 +66,7 @@ void filter_column_bytes(const std::uint8_t* first, std::size_t bytes_per_row,
 #if defined(__x86_64__)
 
 #define TROUPE_AVX2 __attribute__((target("avx2")))
+#define TROUPE_AVX512 __attribute__((target("avx512f,avx512bw")))
 // Before loops over arrays that are to be registers.
 #if defined(__clang__)
 #define TROUPE_UNROLL _Pragma("clang loop unroll(full)")
@@ -152,38 +161,94 @@ TROUPE_AVX2 void filter_rows_avx2(const std::array<const std::uint8_t*, kRowBloc
   }
 }
 
+/// filter_rows_avx2 with two rows in a register.
+template <bool is_split>
+TROUPE_AVX512 void filter_rows_avx512(const std::array<const std::uint8_t*, kRowBlock>& rows,
+                                      const AxisWeights& axis, const SplitWeights& split,
+                                      std::uint8_t* out, std::size_t out_bytes) {
+  constexpr std::size_t kPairs = kRowBlock / 2;
+  const __m256i order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 3, 1, 4, 2, 5, -1, -1, 6, 9, 7, 10, 8, 11, -1, -1));
+  const __m512i pairs = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
+  const __m512i half = _mm512_set1_epi32(1 << (axis.bits - 1));
+  const __m512i zero = _mm512_setzero_si512();
+  const __m128i bits = _mm_cvtsi32_si128(axis.bits);
+  const std::size_t num_outputs = axis.begins.size();
+  for (std::size_t x = 0; x < num_outputs; ++x) {
+    const std::size_t begin = axis.begins[x] * 3;
+    __m512i low_sums[kPairs] = {zero, zero};
+    __m512i high_sums[kPairs] = {zero, zero};
+    for (std::size_t t = 0; t < axis.num_taps[x]; t += AxisWeights::kTapStep) {
+      const auto weights = [&](const std::vector<std::int16_t>& of) TROUPE_AVX512 {
+        const auto* four = reinterpret_cast<const __m128i*>(&of[x * axis.stride + t]);
+        return _mm512_permutexvar_epi32(pairs, _mm512_castsi128_si512(_mm_loadl_epi64(four)));
+      };
+      const __m512i low = weights(split.low);
+      const __m512i high = is_split ? weights(split.high) : low;
+      TROUPE_UNROLL
+      for (std::size_t i = 0; i < kPairs; ++i) {
+        const auto load = [&](const std::uint8_t* row) TROUPE_AVX512 {
+          return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + begin + t * 3));
+        };
+        const __m256i two = _mm256_inserti128_si256(_mm256_castsi128_si256(load(rows[2 * i])),
+                                                    load(rows[2 * i + 1]), 1);
+        const __m512i values = _mm512_cvtepu8_epi16(_mm256_shuffle_epi8(two, order));
+        low_sums[i] = _mm512_add_epi32(low_sums[i], _mm512_madd_epi16(values, low));
+        if constexpr (is_split)
+          high_sums[i] = _mm512_add_epi32(high_sums[i], _mm512_madd_epi16(values, high));
+      }
+    }
+    if constexpr (is_split) {
+      TROUPE_UNROLL
+      for (std::size_t i = 0; i < kPairs; ++i)
+        low_sums[i] = _mm512_add_epi32(low_sums[i], _mm512_slli_epi32(high_sums[i], kLowBits));
+    }
+    __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(low_sums[0], low_sums[1], 0x88),
+                                    _mm512_shuffle_i32x4(low_sums[0], low_sums[1], 0xDD));
+    sums = _mm512_sra_epi32(_mm512_add_epi32(sums, half), bits);
+    std::array<std::uint8_t, 16> pixels;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(pixels.data()),
+                     _mm512_cvtusepi32_epi8(_mm512_max_epi32(sums, zero)));
+    // The fourth byte is the next pixel's, which follows.
+    const std::size_t num_bytes = x + 1 < num_outputs ? 4 : 3;
+    TROUPE_UNROLL
+    for (std::size_t y = 0; y < kRowBlock; ++y)
+      std::memcpy(out + y * out_bytes + x * 3, &pixels[y * 4], num_bytes);
+  }
+}
+
 template <bool is_split>
 TROUPE_AVX2 void filter_column_block_avx2(const std::uint8_t* first, std::size_t bytes_per_row,
                                           const std::int16_t* low, const std::int16_t* high,
                                           std::size_t num_taps, int bits, std::uint8_t* out) {
   const __m256i half = _mm256_set1_epi32(1 << (bits - 1));
+  const __m256i zero = _mm256_setzero_si256();
   __m256i low_sums[4] = {half, half, half, half};
-  __m256i high_sums[4] = {};
+  __m256i high_sums[4] = {zero, zero, zero, zero};
   for (std::size_t t = 0; t < num_taps; t += 2) {
     const std::uint8_t* row = first + t * bytes_per_row;
     // An odd last row is paired with itself: its second weight is 0.
     const std::uint8_t* next = t + 1 < num_taps ? row + bytes_per_row : row;
     const auto pair = [t](const std::int16_t* of) TROUPE_AVX2 {
-      int both = 0;
+      std::int32_t both;
       std::memcpy(&both, of + t, sizeof both);
       return _mm256_set1_epi32(both);
     };
     const __m256i low_pair = pair(low);
-    const __m256i high_pair = pair(high);
+    const __m256i high_pair = is_split ? pair(high) : low_pair;
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));
+    // Works in each 16 bytes, as the packing below does.
+    const __m256i begins = _mm256_unpacklo_epi8(a, b);
+    const __m256i ends = _mm256_unpackhi_epi8(a, b);
+    const __m256i values[4] = {_mm256_unpacklo_epi8(begins, zero),
+                               _mm256_unpackhi_epi8(begins, zero), _mm256_unpacklo_epi8(ends, zero),
+                               _mm256_unpackhi_epi8(ends, zero)};
     TROUPE_UNROLL
-    for (std::size_t half_block = 0; half_block < 2; ++half_block) {
-      const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + half_block * 16));
-      const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(next + half_block * 16));
-      const __m256i values0 = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b));
-      const __m256i values1 = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a, b));
-      const std::size_t at = half_block * 2;
-      low_sums[at] = _mm256_add_epi32(low_sums[at], _mm256_madd_epi16(values0, low_pair));
-      low_sums[at + 1] = _mm256_add_epi32(low_sums[at + 1], _mm256_madd_epi16(values1, low_pair));
-      if constexpr (is_split) {
-        high_sums[at] = _mm256_add_epi32(high_sums[at], _mm256_madd_epi16(values0, high_pair));
-        high_sums[at + 1] =
-            _mm256_add_epi32(high_sums[at + 1], _mm256_madd_epi16(values1, high_pair));
-      }
+    for (std::size_t i = 0; i < 4; ++i) {
+      low_sums[i] = _mm256_add_epi32(low_sums[i], _mm256_madd_epi16(values[i], low_pair));
+      if constexpr (is_split)
+        high_sums[i] = _mm256_add_epi32(high_sums[i], _mm256_madd_epi16(values[i], high_pair));
     }
   }
   const __m128i shift = _mm_cvtsi32_si128(bits);
@@ -193,27 +258,84 @@ TROUPE_AVX2 void filter_column_block_avx2(const std::uint8_t* first, std::size_t
       low_sums[i] = _mm256_add_epi32(low_sums[i], _mm256_slli_epi32(high_sums[i], kLowBits));
     low_sums[i] = _mm256_sra_epi32(low_sums[i], shift);
   }
-  // Packing works in each half of 16 bytes: the groups of four come out as 0 2 4 6 1 3 5 7.
   const __m256i packed = _mm256_packus_epi16(_mm256_packs_epi32(low_sums[0], low_sums[1]),
                                              _mm256_packs_epi32(low_sums[2], low_sums[3]));
-  const __m256i groups = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(packed, groups));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), packed);
 }
-
-constexpr std::size_t kColumnBlock = 32;
 
 /// The whole blocks of a row; returns where they end.
 TROUPE_AVX2 std::size_t filter_columns_avx2(const std::uint8_t* first, std::size_t bytes_per_row,
                                             const AxisWeights& axis, const SplitWeights& split,
                                             std::size_t y, std::size_t row_bytes,
                                             std::uint8_t* out) {
+  constexpr std::size_t kBlock = 32;
+  auto* filter = &filter_column_block_avx2<false>;
+  if (split.is_split) filter = &filter_column_block_avx2<true>;
   std::size_t at = 0;
-  for (; at + kColumnBlock <= row_bytes; at += kColumnBlock) {
-    auto* filter = &filter_column_block_avx2<false>;
-    if (split.is_split) filter = &filter_column_block_avx2<true>;
+  for (; at + kBlock <= row_bytes; at += kBlock)
     filter(first + at, bytes_per_row, &split.low[y * axis.stride], &split.high[y * axis.stride],
            axis.num_taps[y], axis.bits, out + at);
+  return at;
+}
+
+template <bool is_split>
+TROUPE_AVX512 void filter_column_block_avx512(const std::uint8_t* first, std::size_t bytes_per_row,
+                                              const std::int16_t* low, const std::int16_t* high,
+                                              std::size_t num_taps, int bits, std::uint8_t* out) {
+  const __m512i half = _mm512_set1_epi32(1 << (bits - 1));
+  const __m512i zero = _mm512_setzero_si512();
+  __m512i low_sums[4] = {half, half, half, half};
+  __m512i high_sums[4] = {zero, zero, zero, zero};
+  for (std::size_t t = 0; t < num_taps; t += 2) {
+    const std::uint8_t* row = first + t * bytes_per_row;
+    // An odd last row is paired with itself: its second weight is 0.
+    const std::uint8_t* next = t + 1 < num_taps ? row + bytes_per_row : row;
+    const auto pair = [t](const std::int16_t* of) TROUPE_AVX512 {
+      std::int32_t both;
+      std::memcpy(&both, of + t, sizeof both);
+      return _mm512_set1_epi32(both);
+    };
+    const __m512i low_pair = pair(low);
+    const __m512i high_pair = is_split ? pair(high) : low_pair;
+    const __m512i a = _mm512_loadu_si512(reinterpret_cast<const __m512i*>(row));
+    const __m512i b = _mm512_loadu_si512(reinterpret_cast<const __m512i*>(next));
+    // Works in each 16 bytes, as the packing below does.
+    const __m512i begins = _mm512_unpacklo_epi8(a, b);
+    const __m512i ends = _mm512_unpackhi_epi8(a, b);
+    const __m512i values[4] = {_mm512_unpacklo_epi8(begins, zero),
+                               _mm512_unpackhi_epi8(begins, zero), _mm512_unpacklo_epi8(ends, zero),
+                               _mm512_unpackhi_epi8(ends, zero)};
+    TROUPE_UNROLL
+    for (std::size_t i = 0; i < 4; ++i) {
+      low_sums[i] = _mm512_add_epi32(low_sums[i], _mm512_madd_epi16(values[i], low_pair));
+      if constexpr (is_split)
+        high_sums[i] = _mm512_add_epi32(high_sums[i], _mm512_madd_epi16(values[i], high_pair));
+    }
   }
+  const __m128i shift = _mm_cvtsi32_si128(bits);
+  TROUPE_UNROLL
+  for (std::size_t i = 0; i < 4; ++i) {
+    if constexpr (is_split)
+      low_sums[i] = _mm512_add_epi32(low_sums[i], _mm512_slli_epi32(high_sums[i], kLowBits));
+    low_sums[i] = _mm512_sra_epi32(low_sums[i], shift);
+  }
+  const __m512i packed = _mm512_packus_epi16(_mm512_packs_epi32(low_sums[0], low_sums[1]),
+                                             _mm512_packs_epi32(low_sums[2], low_sums[3]));
+  _mm512_storeu_si512(reinterpret_cast<__m512i*>(out), packed);
+}
+
+/// The whole blocks of a row; returns where they end.
+TROUPE_AVX512 std::size_t filter_columns_avx512(const std::uint8_t* first,
+                                                std::size_t bytes_per_row, const AxisWeights& axis,
+                                                const SplitWeights& split, std::size_t y,
+                                                std::size_t row_bytes, std::uint8_t* out) {
+  constexpr std::size_t kBlock = 64;
+  auto* filter = &filter_column_block_avx512<false>;
+  if (split.is_split) filter = &filter_column_block_avx512<true>;
+  std::size_t at = 0;
+  for (; at + kBlock <= row_bytes; at += kBlock)
+    filter(first + at, bytes_per_row, &split.low[y * axis.stride], &split.high[y * axis.stride],
+           axis.num_taps[y], axis.bits, out + at);
   return at;
 }
 
@@ -253,7 +375,7 @@ class RowPass {
  public:
   RowPass(const AxisWeights& axis, ResizeCode code) : axis_(axis), code_(code) {
 #if defined(__x86_64__)
-    if (code == ResizeCode::kAvx2) split_ = split_weights(axis);
+    if (code != ResizeCode::kScalar) split_ = split_weights(axis);
 #endif
   }
 
@@ -261,7 +383,7 @@ class RowPass {
   void filter(const PixelRows& in, std::size_t begin, std::size_t end, std::uint8_t* out) {
     const std::size_t out_bytes = axis_.begins.size() * 3;
 #if defined(__x86_64__)
-    if (code_ == ResizeCode::kAvx2) {
+    if (code_ != ResizeCode::kScalar) {
       for (; begin < end; begin += kRowBlock, out += kRowBlock * out_bytes)
         filter_block(in, begin, std::min(end - begin, kRowBlock), out, out_bytes);
       return;
@@ -294,10 +416,10 @@ class RowPass {
       filtered_.resize(kRowBlock * out_bytes);
       to = filtered_.data();
     }
-    if (split_.is_split)
-      filter_rows_avx2<true>(rows, axis_, split_, to, out_bytes);
-    else
-      filter_rows_avx2<false>(rows, axis_, split_, to, out_bytes);
+    const bool is_avx512 = code_ == ResizeCode::kAvx512;
+    auto* filter = is_avx512 ? &filter_rows_avx512<false> : &filter_rows_avx2<false>;
+    if (split_.is_split) filter = is_avx512 ? &filter_rows_avx512<true> : &filter_rows_avx2<true>;
+    filter(rows, axis_, split_, to, out_bytes);
     if (to != out) std::memcpy(out, to, count * out_bytes);
   }
 
@@ -314,7 +436,7 @@ class ColumnPass {
  public:
   ColumnPass(const AxisWeights& axis, ResizeCode code) : axis_(axis), code_(code) {
 #if defined(__x86_64__)
-    if (code == ResizeCode::kAvx2) split_ = split_weights(axis);
+    if (code != ResizeCode::kScalar) split_ = split_weights(axis);
 #endif
   }
 
@@ -325,6 +447,8 @@ class ColumnPass {
 #if defined(__x86_64__)
     if (code_ == ResizeCode::kAvx2)
       done = filter_columns_avx2(first, bytes_per_row, axis_, split_, y, row_bytes, out);
+    if (code_ == ResizeCode::kAvx512)
+      done = filter_columns_avx512(first, bytes_per_row, axis_, split_, y, row_bytes, out);
 #endif
     filter_column_bytes(first, bytes_per_row, &axis_.weights[y * axis_.stride], axis_.num_taps[y],
                         axis_.bits, done, row_bytes, out);
@@ -422,11 +546,16 @@ void filter_rows_first(const PixelRows& in, const AxisWeights& x_axis, const Axi
 
 }  // namespace
 
-ResizeCode best_resize_code() {
+std::span<const ResizeCode> resize_codes() {
+  static constexpr ResizeCode kCodes[] = {ResizeCode::kScalar, ResizeCode::kAvx2,
+                                          ResizeCode::kAvx512};
+  std::size_t count = 1;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return ResizeCode::kAvx2;
+  if (__builtin_cpu_supports("avx2")) count = 2;
+  if (count == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
+    count = 3;
 #endif
-  return ResizeCode::kScalar;
+  return std::span(kCodes).first(count);
 }
 
 void filter_picture(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
@@ -449,7 +578,7 @@ void split_channels(const std::uint8_t* rgb, std::size_t num_pixels,
                     [[maybe_unused]] ResizeCode code) {
   std::size_t i = 0;
 #if defined(__x86_64__)
-  if (code == ResizeCode::kAvx2) i = split_channels_avx2(rgb, num_pixels, channels);
+  if (code != ResizeCode::kScalar) i = split_channels_avx2(rgb, num_pixels, channels);
 #endif
   for (; i < num_pixels; ++i) {
     for (std::size_t c = 0; c < 3; ++c) channels[c][i] = rgb[i * 3 + c];

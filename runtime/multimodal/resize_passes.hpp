@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace troupe {
@@ -34,9 +35,9 @@ struct PixelRows {
   std::int32_t height = 0;
 };
 
-enum class ResizeCode : std::uint8_t { kScalar, kAvx2 };
-/// The fastest that this CPU runs.
-[[nodiscard]] ResizeCode best_resize_code();
+enum class ResizeCode : std::uint8_t { kScalar, kAvx2, kAvx512 };
+/// Those that this CPU runs, the fastest last.
+[[nodiscard]] std::span<const ResizeCode> resize_codes();
 
 /// How a picture is resized. Without an axis its size stays.
 struct ResizePasses {
