@@ -461,11 +461,13 @@ Image center_crop(const Image& image, std::int32_t width, std::int32_t height) {
 }
 
 std::vector<float> PixelTensor::values() const {
-  std::vector<float> all;
-  all.reserve(levels.size());
+  std::vector<float> all(levels.size());
   const std::size_t num_pixels = levels.size() / 3;
-  for (std::size_t i = 0; i < levels.size(); ++i)
-    all.push_back(level_values[i / num_pixels * 256 + levels[i]]);
+  for (std::size_t c = 0; c < 3; ++c) {
+    const float* values_of = level_values.data() + c * 256;
+    for (std::size_t i = c * num_pixels; i < (c + 1) * num_pixels; ++i)
+      all[i] = values_of[levels[i]];
+  }
   return all;
 }
 
