@@ -10,6 +10,7 @@
 #include "runtime/base/json.hpp"
 #include "runtime/gguf/mmproj.hpp"
 #include "runtime/gguf/model_files.hpp"
+#include "runtime/multimodal/resize_passes.hpp"
 
 namespace troupe {
 namespace {
@@ -319,6 +320,40 @@ std::array<float, 256> channel_values(const ImageProcessorSettings& settings, st
   return values;
 }
 
+PixelTensor new_tensor(std::int32_t width, std::int32_t height,
+                       const ImageProcessorSettings& settings, ResizeKind kind) {
+  PixelTensor tensor{{3, height, width}, {}, {}};
+  tensor.levels.resize(3 * static_cast<std::size_t>(width) * static_cast<std::size_t>(height));
+  for (std::size_t c = 0; c < 3; ++c) {
+    const std::array<float, 256> values = channel_values(settings, c, kind);
+    tensor.level_values.insert(tensor.level_values.end(), values.begin(), values.end());
+  }
+  return tensor;
+}
+
+/// Where each channel's levels are, from a pixel on.
+std::array<std::uint8_t*, 3> channels_at(PixelTensor& tensor, std::size_t pixel) {
+  std::uint8_t* first = tensor.levels.data() + pixel;
+  const std::size_t num_pixels = tensor.levels.size() / 3;
+  return {first, first + num_pixels, first + 2 * num_pixels};
+}
+
+/// normalized_pixels of a resized box, without a picture in between.
+PixelTensor resized_pixels(const Image& image, const ImageBox& box, std::int32_t width,
+                           std::int32_t height, const ImageProcessorSettings& settings,
+                           ResizeKind kind) {
+  PixelTensor tensor = new_tensor(width, height, settings, kind);
+  const auto row_pixels = static_cast<std::size_t>(width);
+  const ResizeCode code = resize_codes().back();
+  std::size_t at = 0;
+  resize_image_rows(image, box, width, height, settings.resample, kind,
+                    [&](const std::uint8_t* row) {
+                      split_channels(row, row_pixels, channels_at(tensor, at), code);
+                      at += row_pixels;
+                    });
+  return tensor;
+}
+
 }  // namespace
 
 Result<std::vector<ImageBox>> pan_and_scan_boxes(std::int32_t width, std::int32_t height,
@@ -426,25 +461,21 @@ Image center_crop(const Image& image, std::int32_t width, std::int32_t height) {
 }
 
 std::vector<float> PixelTensor::values() const {
-  std::vector<float> all;
-  all.reserve(levels.size());
+  std::vector<float> all(levels.size());
   const std::size_t num_pixels = levels.size() / 3;
-  for (std::size_t i = 0; i < levels.size(); ++i)
-    all.push_back(level_values[i / num_pixels * 256 + levels[i]]);
+  for (std::size_t c = 0; c < 3; ++c) {
+    const float* values_of = level_values.data() + c * 256;
+    for (std::size_t i = c * num_pixels; i < (c + 1) * num_pixels; ++i)
+      all[i] = values_of[levels[i]];
+  }
   return all;
 }
 
 PixelTensor normalized_pixels(const Image& image, const ImageProcessorSettings& settings,
                               ResizeKind kind) {
-  PixelTensor tensor{
-      {3, image.height, image.width}, std::vector<std::uint8_t>(image.rgb.size()), {}};
-  const std::size_t num_pixels = image.rgb.size() / 3;
-  for (std::size_t c = 0; c < 3; ++c) {
-    const std::array<float, 256> values = channel_values(settings, c, kind);
-    tensor.level_values.insert(tensor.level_values.end(), values.begin(), values.end());
-    std::uint8_t* out = &tensor.levels[c * num_pixels];
-    for (std::size_t i = 0; i < num_pixels; ++i) out[i] = image.rgb[i * 3 + c];
-  }
+  PixelTensor tensor = new_tensor(image.width, image.height, settings, kind);
+  split_channels(image.rgb.data(), image.rgb.size() / 3, channels_at(tensor, 0),
+                 resize_codes().back());
   return tensor;
 }
 
@@ -462,10 +493,14 @@ Result<std::vector<PixelTensor>> ImageProcessor::process(const Image& image) con
   tensors.reserve(boxes.size());
   for (const ImageBox& box : boxes) {
     ASSIGN_OR_RETURN(const ImageSize size, resized_size(settings_, box));
-    Image resized = resize_image(image, box, size.width, size.height, settings_.resample, kind_);
-    if (settings_.do_center_crop)
-      resized = center_crop(resized, settings_.crop_width, settings_.crop_height);
-    tensors.push_back(normalized_pixels(resized, settings_, kind_));
+    if (settings_.do_center_crop) {
+      const Image resized =
+          resize_image(image, box, size.width, size.height, settings_.resample, kind_);
+      tensors.push_back(normalized_pixels(
+          center_crop(resized, settings_.crop_width, settings_.crop_height), settings_, kind_));
+    } else {
+      tensors.push_back(resized_pixels(image, box, size.width, size.height, settings_, kind_));
+    }
   }
   return tensors;
 }

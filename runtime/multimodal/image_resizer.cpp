@@ -106,12 +106,6 @@ PixelRows rows_of(const Image& image) {
           static_cast<std::size_t>(image.width) * 3, image.width, image.height};
 }
 
-Image new_image(std::int32_t width, std::int32_t height) {
-  Image image{width, height, {}};
-  image.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
-  return image;
-}
-
 /// Which element of an axis is nearest to each output. Both add up or multiply as their library.
 std::vector<std::size_t> nearest_elements(std::int32_t in_size, std::int32_t out_size,
                                           ResizeKind kind) {
@@ -129,18 +123,19 @@ std::vector<std::size_t> nearest_elements(std::int32_t in_size, std::int32_t out
   return elements;
 }
 
-Image nearest(const PixelRows& in, std::int32_t width, std::int32_t height, ResizeKind kind) {
-  Image out = new_image(width, height);
+void nearest_rows(const PixelRows& in, std::int32_t width, std::int32_t height, ResizeKind kind,
+                  const RowSink& sink) {
   const std::vector<std::size_t> columns = nearest_elements(in.width, width, kind);
-  std::uint8_t* to = out.rgb.data();
+  std::vector<std::uint8_t> out(columns.size() * 3);
   for (const std::size_t from_row : nearest_elements(in.height, height, kind)) {
     const std::uint8_t* row = in.first + from_row * in.bytes_per_row;
+    std::uint8_t* to = out.data();
     for (const std::size_t column : columns) {
       std::memcpy(to, row + column * 3, 3);
       to += 3;
     }
+    sink(out.data());
   }
-  return out;
 }
 
 }  // namespace
@@ -151,8 +146,9 @@ bool supports_filter(ResizeKind kind, ResizeFilter filter) noexcept {
          filter == ResizeFilter::kBicubic;
 }
 
-Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, std::int32_t height,
-                   ResizeFilter filter, ResizeKind kind) {
+void resize_image_rows(const Image& image, const ImageBox& box, std::int32_t width,
+                       std::int32_t height, ResizeFilter filter, ResizeKind kind,
+                       const RowSink& sink) {
   CHECK(box.x0 >= 0 && box.y0 >= 0 && box.x0 < box.x1 && box.y0 < box.y1 && box.x1 <= image.width &&
             box.y1 <= image.height,
         "box", box.x0, box.y0, box.x1, box.y1);
@@ -162,33 +158,26 @@ Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, 
       static_cast<std::size_t>(box.y0) * in.bytes_per_row + static_cast<std::size_t>(box.x0) * 3;
   in.width = box.x1 - box.x0;
   in.height = box.y1 - box.y0;
-  if (filter == ResizeFilter::kNearest) return nearest(in, width, height, kind);
-  // An axis whose size stays is not filtered.
-  const bool columns_first =
-      kind == ResizeKind::kPillow && height < in.height &&
-      std::int64_t{in.height} - height > 2 * (std::int64_t{in.width} - width);
-  const ResizeCode code = best_resize_code();
-  Image out;
-  const auto apply_columns = [&] {
-    if (in.height == height) return;
-    Image filtered =
-        filter_columns(in, height, axis_weights(in.height, height, filter, kind), code);
-    out = std::move(filtered);
-    in = rows_of(out);
-  };
-  if (columns_first) apply_columns();
-  if (in.width != width) {
-    Image filtered = filter_rows(in, width, axis_weights(in.width, width, filter, kind), code);
-    out = std::move(filtered);
-    in = rows_of(out);
+  if (filter == ResizeFilter::kNearest) {
+    nearest_rows(in, width, height, kind, sink);
+    return;
   }
-  apply_columns();
-  if (out.rgb.empty()) {  // neither
-    out = new_image(width, height);
-    const std::size_t row_bytes = static_cast<std::size_t>(width) * 3;
-    for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y)
-      std::memcpy(&out.rgb[y * row_bytes], in.first + y * in.bytes_per_row, row_bytes);
-  }
+  ResizePasses passes;  // an axis whose size stays is not filtered
+  if (in.width != width) passes.x = axis_weights(in.width, width, filter, kind);
+  if (in.height != height) passes.y = axis_weights(in.height, height, filter, kind);
+  passes.columns_first = kind == ResizeKind::kPillow && height < in.height &&
+                         std::int64_t{in.height} - height > 2 * (std::int64_t{in.width} - width);
+  filter_picture(in, passes, resize_codes().back(), sink);
+}
+
+Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, std::int32_t height,
+                   ResizeFilter filter, ResizeKind kind) {
+  Image out{width, height, {}};
+  const std::size_t row_bytes = static_cast<std::size_t>(width) * 3;
+  out.rgb.reserve(row_bytes * static_cast<std::size_t>(height));
+  resize_image_rows(image, box, width, height, filter, kind, [&](const std::uint8_t* row) {
+    out.rgb.insert(out.rgb.end(), row, row + row_bytes);
+  });
   return out;
 }
 

@@ -2,6 +2,7 @@
 // Resizing pictures exactly as the libraries do that models were trained with.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -47,5 +48,9 @@ struct ImageBox {
                                  std::int32_t height, ResizeFilter filter, ResizeKind kind);
 [[nodiscard]] Image resize_image(const Image& image, std::int32_t width, std::int32_t height,
                                  ResizeFilter filter, ResizeKind kind);
+/// The same, its rows given to `sink` from the top one on; a row lasts as long as the call.
+void resize_image_rows(const Image& image, const ImageBox& box, std::int32_t width,
+                       std::int32_t height, ResizeFilter filter, ResizeKind kind,
+                       const std::function<void(const std::uint8_t* row)>& sink);
 
 }  // namespace troupe

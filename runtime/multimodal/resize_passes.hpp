@@ -1,12 +1,15 @@
 #pragma once
-// The two passes of image_resizer.cpp: one filters along rows, the other along columns. Scalar code
-// and AVX2 code give the same bytes; which runs is chosen by the CPU.
+// The two passes of image_resizer.cpp: one filters along rows, the other along columns; and taking
+// the channels apart. Scalar code and AVX2 code give the same bytes; which runs is chosen by the
+// CPU.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <vector>
-
-#include "runtime/multimodal/image.hpp"
 
 namespace troupe {
 
@@ -32,14 +35,27 @@ struct PixelRows {
   std::int32_t height = 0;
 };
 
-enum class ResizeCode : std::uint8_t { kScalar, kAvx2 };
-/// The fastest that this CPU runs.
-[[nodiscard]] ResizeCode best_resize_code();
+enum class ResizeCode : std::uint8_t { kScalar, kAvx2, kAvx512 };
+/// Those that this CPU runs, the fastest last.
+[[nodiscard]] std::span<const ResizeCode> resize_codes();
 
-/// Both: pre: the weights are of that axis, and |weight| < 1 << 26.
-[[nodiscard]] Image filter_rows(const PixelRows& in, std::int32_t width, const AxisWeights& axis,
-                                ResizeCode code);
-[[nodiscard]] Image filter_columns(const PixelRows& in, std::int32_t height,
-                                   const AxisWeights& axis, ResizeCode code);
+/// How a picture is resized. Without an axis its size stays.
+struct ResizePasses {
+  std::optional<AxisWeights> x;
+  std::optional<AxisWeights> y;
+  bool columns_first = false;
+};
+
+/// Takes the rows of a picture one after the other; a row lasts as long as the call.
+using RowSink = std::function<void(const std::uint8_t* row)>;
+
+/// Gives the rows of the resized picture to `sink`. No picture is kept between the passes.
+/// Pre: the weights are of those axes, the begins of y do not decrease, and |weight| < 1 << 26.
+void filter_picture(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
+                    const RowSink& sink);
+
+/// Red, green and blue of the pixels to one place each.
+void split_channels(const std::uint8_t* rgb, std::size_t num_pixels,
+                    const std::array<std::uint8_t*, 3>& channels, ResizeCode code);
 
 }  // namespace troupe

@@ -1,5 +1,7 @@
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <array>
 #include <random>
 
 #include "runtime/multimodal/image_resizer.hpp"
@@ -16,15 +18,16 @@ Image random_picture(std::mt19937& random, std::int32_t width, std::int32_t heig
   return image;
 }
 
-/// Weights of `bits` bits that add up to about 1, some below 0.
+/// Weights of `bits` bits that add up to about 1, some below 0. The begins do not decrease.
 AxisWeights random_weights(std::mt19937& random, std::int32_t in_size, std::size_t num_outputs,
                            int bits) {
   AxisWeights axis{.bits = bits, .stride = 12, .begins = {}, .num_taps = {}, .weights = {}};
   axis.weights.resize(num_outputs * axis.stride);
+  const auto size = static_cast<std::size_t>(in_size);
+  for (std::size_t i = 0; i < num_outputs; ++i) axis.begins.push_back(random() % size);
+  std::ranges::sort(axis.begins);
   for (std::size_t i = 0; i < num_outputs; ++i) {
-    const auto size = static_cast<std::size_t>(in_size);
-    axis.num_taps.push_back(1 + random() % std::min<std::size_t>(11, size));
-    axis.begins.push_back(random() % (size - axis.num_taps[i] + 1));
+    axis.num_taps.push_back(1 + random() % std::min<std::size_t>(11, size - axis.begins[i]));
     for (std::size_t t = 0; t < axis.num_taps[i]; ++t)
       axis.weights[i * axis.stride + t] =
           static_cast<std::int32_t>(random() % (1U << bits)) - (1 << (bits - 2));
@@ -32,10 +35,17 @@ AxisWeights random_weights(std::mt19937& random, std::int32_t in_size, std::size
   return axis;
 }
 
+std::vector<std::uint8_t> filtered(const PixelRows& rows, std::size_t row_bytes,
+                                   const ResizePasses& passes, ResizeCode code) {
+  std::vector<std::uint8_t> out;
+  filter_picture(rows, passes, code,
+                 [&](const std::uint8_t* row) { out.insert(out.end(), row, row + row_bytes); });
+  return out;
+}
+
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(both_codes_give_the_same_bytes) {
-  if (best_resize_code() == ResizeCode::kScalar) return;
+BOOST_AUTO_TEST_CASE(all_codes_give_the_same_bytes) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     const auto size = [&] { return static_cast<std::int32_t>(1 + random() % 70); };
@@ -47,11 +57,64 @@ BOOST_AUTO_TEST_CASE(both_codes_give_the_same_bytes) {
                          static_cast<std::size_t>(image.width) * 3, image.width, image.height};
     const auto num_outputs = static_cast<std::size_t>(out_size);
     const AxisWeights x_axis = random_weights(random, image.width, num_outputs, bits);
-    BOOST_TEST((filter_rows(rows, out_size, x_axis, ResizeCode::kScalar) ==
-                filter_rows(rows, out_size, x_axis, ResizeCode::kAvx2)));
     const AxisWeights y_axis = random_weights(random, image.height, num_outputs, bits);
-    BOOST_TEST((filter_columns(rows, out_size, y_axis, ResizeCode::kScalar) ==
-                filter_columns(rows, out_size, y_axis, ResizeCode::kAvx2)));
+    const auto same = [&](std::size_t row_bytes, const ResizePasses& passes) {
+      const std::vector<std::uint8_t> expected =
+          filtered(rows, row_bytes, passes, ResizeCode::kScalar);
+      return std::ranges::all_of(resize_codes(), [&](ResizeCode code) {
+        return filtered(rows, row_bytes, passes, code) == expected;
+      });
+    };
+    BOOST_TEST(same(num_outputs * 3, {x_axis, {}, false}));
+    BOOST_TEST(same(rows.bytes_per_row, {{}, y_axis, false}));
+    BOOST_TEST(same(num_outputs * 3, {x_axis, y_axis, false}));
+    BOOST_TEST(same(num_outputs * 3, {x_axis, y_axis, true}));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(both_passes_in_one_give_what_one_after_the_other_gives) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 100; ++round) {
+    const auto size = [&] { return static_cast<std::int32_t>(1 + random() % 150); };
+    const Image image = random_picture(random, size(), size());
+    const PixelRows rows{image.rgb.data(), image.rgb.data() + image.rgb.size(),
+                         static_cast<std::size_t>(image.width) * 3, image.width, image.height};
+    const std::int32_t width = size();
+    const std::size_t row_bytes = static_cast<std::size_t>(width) * 3;
+    const auto height = static_cast<std::size_t>(size());
+    const ResizePasses x{random_weights(random, image.width, row_bytes / 3, 14), {}, false};
+    const ResizePasses y{{}, random_weights(random, image.height, height, 14), false};
+    for (const bool columns_first : {false, true}) {
+      const std::vector<std::uint8_t> between =
+          filtered(rows, columns_first ? rows.bytes_per_row : row_bytes, columns_first ? y : x,
+                   ResizeCode::kScalar);
+      const PixelRows next{between.data(), between.data() + between.size(),
+                           columns_first ? rows.bytes_per_row : row_bytes,
+                           columns_first ? image.width : width,
+                           columns_first ? static_cast<std::int32_t>(height) : image.height};
+      BOOST_TEST((filtered(rows, row_bytes, {x.x, y.y, columns_first}, resize_codes().back()) ==
+                  filtered(next, row_bytes, columns_first ? x : y, ResizeCode::kScalar)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(channels_are_taken_apart_without_a_byte_beyond_them) {
+  std::mt19937 random(4);
+  for (std::size_t num_pixels = 0; num_pixels < 70; ++num_pixels) {
+    const Image image = random_picture(random, static_cast<std::int32_t>(num_pixels), 1);
+    std::array<std::vector<std::uint8_t>, 3> expected;
+    for (std::size_t i = 0; i < image.rgb.size(); ++i) expected[i % 3].push_back(image.rgb[i]);
+    for (const ResizeCode code : resize_codes()) {
+      std::array<std::vector<std::uint8_t>, 3> channels;
+      for (auto& channel : channels) channel.assign(num_pixels + 1, 77);
+      split_channels(image.rgb.data(), num_pixels,
+                     {channels[0].data(), channels[1].data(), channels[2].data()}, code);
+      for (std::size_t c = 0; c < 3; ++c) {
+        BOOST_TEST(channels[c].back() == 77);
+        channels[c].pop_back();
+        BOOST_TEST((channels[c] == expected[c]));
+      }
+    }
   }
 }
 
