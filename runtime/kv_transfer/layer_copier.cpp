@@ -129,7 +129,12 @@ void StepLoads::add(RequestId id, std::vector<BlockId> blocks, std::shared_ptr<L
       {id, std::move(blocks), std::move(load), std::chrono::steady_clock::now() + timeout});
 }
 
-void StepLoads::wait_for_layer(std::size_t index) {
+void StepLoads::wait_for_layer(const KVCacheMemory& memory, std::int32_t layer) {
+  if (loads_.empty()) return;
+  const std::vector<KVCacheMemory::Layer>& layers = memory.groups.front();
+  const auto found = std::ranges::find(layers, layer, &KVCacheMemory::Layer::layer);
+  if (found == layers.end()) return;
+  const auto index = static_cast<std::size_t>(found - layers.begin());
   for (Load& load : loads_)
     if (!load.state->wait_for_layer(index, load.deadline)) load.state->give_up();
 }

@@ -87,9 +87,8 @@ class StepLoads {
  public:
   void add(RequestId id, std::vector<BlockId> blocks, std::shared_ptr<LayeredLoad> load,
            std::chrono::milliseconds timeout);
-  [[nodiscard]] bool empty() const noexcept { return loads_.empty(); }
-  /// Its index among the layers.
-  void wait_for_layer(std::size_t index);
+  /// A layer of the only group; of another number: does nothing.
+  void wait_for_layer(const KVCacheMemory& memory, std::int32_t layer);
   /// To be called at the end of the step.
   void report(KVConnectorOutput& output);
   /// The step has failed: none of them writes any more.

@@ -298,11 +298,7 @@ void StoreKVConnectorWorker::begin_saves() {
 }
 
 void StoreKVConnectorWorker::wait_for_layer_load(std::int32_t layer) {
-  if (step_loads_.empty()) return;
-  const std::vector<KVCacheMemory::Layer>& layers = memory_.groups.front();
-  const auto found = std::ranges::find(layers, layer, &KVCacheMemory::Layer::layer);
-  if (found != layers.end())
-    step_loads_.wait_for_layer(static_cast<std::size_t>(found - layers.begin()));
+  step_loads_.wait_for_layer(memory_, layer);
 }
 
 /// Nobody changes these pages any more in this step.

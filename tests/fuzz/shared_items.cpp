@@ -15,6 +15,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/transport/shared_items.hpp"
+#include "tests/fuzz/byte_changes.hpp"
 
 namespace {
 
@@ -58,10 +59,7 @@ void use(SharedItems& items, const SharedItems::Bytes& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  std::span<const std::uint8_t> rest(data + 1, size - 1);
-  const std::size_t changes_bytes = std::min<std::size_t>(data[0], rest.size() / 3) * 3;
-  const auto changes = rest.first(changes_bytes);
-  rest = rest.subspan(changes_bytes);
+  const auto [changes, rest] = take_changes(data, size);
   const auto bytes = std::make_shared<const std::vector<char>>(rest.begin(), rest.end());
 
   const SharedItems::Options options{.file = file_of_items(),

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "runtime/transport/step_rings.hpp"
+#include "tests/fuzz/byte_changes.hpp"
 
 namespace {
 
@@ -31,10 +32,7 @@ int file_of(const SharedMemoryRing& ring) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  std::span<const std::uint8_t> rest(data + 1, size - 1);
-  const std::size_t changes_bytes = std::min<std::size_t>(data[0], rest.size() / 3) * 3;
-  const auto changes = rest.first(changes_bytes);
-  rest = rest.subspan(changes_bytes);
+  const auto [changes, rest] = take_changes(data, size);
 
   const auto calls = small_ring(), answers = small_ring();
   const auto writer = RingWriter::attach(calls, 0).value();
