@@ -109,6 +109,10 @@ Endpoint answer_cancelled_batch;
 Prepare prepare_load_adapter;
 Prepare prepare_unload_adapter;
 
+// ---- worker_endpoints.cpp
+
+Prepare prepare_collective_rpc;
+
 // ---- cache_endpoints.cpp: the prefix cache
 
 /// POST /reset_prefix_cache and DELETE /admin/cache
