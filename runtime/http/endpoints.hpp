@@ -43,7 +43,7 @@ Endpoint answer_models;
 /// GET /v1/models/NAME
 Endpoint answer_model;
 
-// ---- generation_endpoints.cpp: the OpenAI API
+// ---- generation_endpoints.cpp, response_endpoints.cpp and stream_endpoints.cpp
 
 Prepare prepare_completion;
 Prepare prepare_chat;

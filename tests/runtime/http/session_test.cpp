@@ -511,11 +511,14 @@ BOOST_AUTO_TEST_CASE(a_header_says_whether_a_request_is_blended) {
   post(path, body, "X-Enable-Blending: true\r\n");
   BOOST_TEST(engine.last_placement().kv_transfer_params == R"({"enable_blending":true})");
   reopen();  // the first one is running
+  post(path, R"({"prompt":"hi","kv_transfer_params":{"a":"{\"b\":1}"}})",
+       "X-Enable-Blending: false\r\n");
+  BOOST_TEST(engine.last_placement().kv_transfer_params ==
+             R"({"a":"{\"b\":1}","enable_blending":false})");
+  reopen();
   post(path, R"({"prompt":"hi","kv_transfer_params":{"enable_blending":false}})",
        "X-Enable-Blending: true\r\n");
-  // The last one counts.
-  BOOST_TEST(engine.last_placement().kv_transfer_params ==
-             R"({"enable_blending":true,"enable_blending":false})");
+  BOOST_TEST(engine.last_placement().kv_transfer_params == R"({"enable_blending":false})");
 }
 
 BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {
