@@ -286,8 +286,8 @@ Result<void> check_items(const EngineOptions& engine, const ModelLoaded& model) 
   const std::int64_t room = engine.max_num_batched_tokens - (engine.max_num_seqs - 1);
   if (model.max_item_embeds > room && model.max_item_embeds > 0)
     log_warning(
-        "beside max-num-seqs requests that generate there is no room for a picture in a "
-        "step: it waits until fewer do",
+        "max-num-batched-tokens is too small for an image beside max-num-seqs decoding requests: "
+        "images wait until fewer run",
         kv("max_num_batched_tokens", engine.max_num_batched_tokens),
         kv("max_num_seqs", engine.max_num_seqs), kv("picture_tokens", model.max_item_embeds));
   if (model.max_item_embeds <= engine.max_num_batched_tokens) return {};
