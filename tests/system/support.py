@@ -27,7 +27,7 @@ IP = shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
 PATIENT = ("--node-timeout-s", "100")
 # Bounds on times hold on a quiet machine alone: `make test-long` checks them.
 IS_TIMED = "TROUPE_TEST_TIMES" in os.environ
-RESERVED = []  # open files, whose locks keep ports for this process
+
 
 
 def stacks(pid):
@@ -75,15 +75,13 @@ def reserve_port():
     folder.mkdir(exist_ok=True)
     first_of_connections = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in range(first_of_connections - 8000, first_of_connections):
-        lock = open(folder / str(port), "w")
+        lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)  # until this process ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             socket.create_server(("", port)).close()
+            return port
         except OSError:
-            lock.close()
-            continue
-        RESERVED.append(lock)
-        return port
+            os.close(lock)
     raise RuntimeError("no port is free")
 
 
