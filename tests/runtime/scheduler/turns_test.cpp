@@ -4,6 +4,7 @@
 #include <random>
 
 #include "tests/runtime/scheduler/scheduler_fixture.hpp"
+#include "tests/support/property_seed.hpp"
 
 namespace troupe {
 namespace {
