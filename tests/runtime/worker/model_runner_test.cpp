@@ -1,7 +1,5 @@
 #include "runtime/worker/model_runner.hpp"
 
-#include <unistd.h>
-
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <filesystem>
@@ -191,8 +189,7 @@ BOOST_AUTO_TEST_CASE(every_width_of_weights_and_cache_gives_the_same_bits_in_any
 
 /// The model with another base of its rotations: as large, and of another opinion.
 std::string rotated_model(const std::string& name) {
-  const fs::path folder =
-      fs::temp_directory_path() / ("troupe-rotated-" + std::to_string(getpid()) + name);
+  const fs::path folder = fs::temp_directory_path() / ("troupe-rotated-" + name);
   fs::create_directories(folder);
   for (const auto& entry : fs::directory_iterator(model_folder(name)))
     fs::copy_file(entry.path(), folder / entry.path().filename(),
