@@ -170,7 +170,9 @@ class ForgedFrames(unittest.TestCase):
         """A server of several processes, of which none ends or takes memory; gives it and their ports between nodes."""
         # A sanitizer keeps what is freed, as far as it may.
         sanitizer = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=8"}
-        with Server("--config-file", str(CONFIG), *PATIENT, *options, environment=sanitizer) as server:
+        # A KV cache that the streams do not fill for longer than this takes.
+        small = ("--num-gpu-blocks-override", "512")
+        with Server("--config-file", str(CONFIG), *PATIENT, *small, *options, environment=sanitizer) as server:
             nodes = server.nodes()
             processes = [server.process.pid, *nodes.values()]
             with self.streams(server):
