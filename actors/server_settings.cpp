@@ -1,8 +1,11 @@
 #include "actors/server_settings.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "actors/engine_settings.hpp"
@@ -142,6 +145,20 @@ Result<PictureCacheOptions> picture_cache_options(const Options& options) {
   return cache;
 }
 
+/// For one image; vLLM's variable. Error: it is no number of seconds.
+Result<double> image_fetch_timeout_s() {
+  constexpr const char* kName = "VLLM_IMAGE_FETCH_TIMEOUT";
+  const char* const value = std::getenv(kName);
+  if (value == nullptr) return MediaLoaderOptions{}.timeout_s;
+  const std::string_view text = value;
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error == std::errc{} && end == text.data() + text.size() && seconds > 0 && seconds <= 3600)
+    return seconds;
+  return Error{ErrorCode::kInvalidArgument, std::string(kName) + " is '" + std::string(text) +
+                                                "', expected seconds, more than 0 and at most 3600"};
+}
+
 /// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
 Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& options,
                                                                  const ModelLoaded& model,
@@ -157,10 +174,12 @@ Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& 
     log_info("pictures are kept in the front end",
              kv("mm_processor_cache_type", cache_options.kind));
   ASSIGN_OR_RETURN(std::shared_ptr<PictureCache> cache, make_picture_cache(cache_options));
+  ASSIGN_OR_RETURN(const double timeout_s, image_fetch_timeout_s());
   return PictureInputs::load(
       options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
       {.loader = {.local_folder = media.allowed_local_media_path,
-                  .domains = media.allowed_media_domains},
+                  .domains = media.allowed_media_domains,
+                  .timeout_s = timeout_s},
        .max_pictures = static_cast<std::size_t>(max_pictures),
        .max_tokens = model.max_model_len,
        .model_id = options.model.model,

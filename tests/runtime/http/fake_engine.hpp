@@ -138,7 +138,7 @@ class FakeEngine final : public EnginePort {
   }
 
  private:
-  static constexpr std::chrono::seconds kPatience{10};
+  static constexpr std::chrono::seconds kPatience{120};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t next_id_ = 1;

@@ -241,6 +241,17 @@ BOOST_AUTO_TEST_CASE(wrong_routes_methods_and_bodies_have_their_statuses) {
   const std::string options = exchange("OPTIONS /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
   BOOST_TEST(starts(options, 200));
   BOOST_TEST(has(options, "Allow: GET, HEAD, OPTIONS\r\n"));
+  // A path that a longer one of another route begins like.
+  for (const auto& [path, methods] : {std::pair{"responses/a", "GET, HEAD, DELETE"},
+                                      {"responses/a/input_items", "GET, HEAD"},
+                                      {"responses/a/cancel", "POST"},
+                                      {"batches/a/cancel", "POST"},
+                                      {"files/a/content", "GET, HEAD"},
+                                      {"models/org/name", "GET, HEAD"}}) {
+    const std::string answer =
+        exchange("OPTIONS /v1/" + std::string(path) + " HTTP/1.1\r\nHost: h\r\n\r\n");
+    BOOST_TEST(has(answer, "Allow: " + std::string(methods) + ", OPTIONS\r\n"), path);
+  }
   const std::string media = exchange(
       "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
       "Content-Length: 2\r\n\r\n{}");
