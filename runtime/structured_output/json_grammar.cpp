@@ -196,8 +196,11 @@ JsonGrammar::JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& opti
 }
 
 GrammarNodeId JsonGrammar::separator(char c) {
-  return builder_.sequence(
-      {whitespace_, builder_.byte(static_cast<unsigned char>(c)), whitespace_});
+  GrammarNodeId& known = c == ',' ? comma_ : colon_;
+  if (known == 0)
+    known =
+        builder_.sequence({whitespace_, builder_.byte(static_cast<unsigned char>(c)), whitespace_});
+  return known;
 }
 
 GrammarNodeId JsonGrammar::quoted(GrammarNodeId content) {

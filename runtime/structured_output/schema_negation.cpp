@@ -272,23 +272,17 @@ bool SchemaResolver::are_disjoint(const Json& a, const Json& b, int depth) {
       if (all) return true;
     }
   }
-  const Json types_a = types_of(a);
-  const Json types_b = types_of(b);
-  bool common = false;
-  bool only_objects = true;
-  for (const std::string_view type : kTypes) {
-    if (!includes_type(types_a, type) || !includes_type(types_b, type)) continue;
-    common = true;
-    only_objects = only_objects && type == "object";
-  }
-  if (!common) return true;
+  const TypeSet common = types_of(a) & types_of(b);
+  if (common.empty()) return true;
   if (a.contains("enum") && b.contains("enum")) {
     for (const Json& one : a["enum"])
       for (const Json& other : b["enum"])
         if (one == other) return false;
     return true;
   }
-  return only_objects &&
+  TypeSet objects;
+  objects.add("object");
+  return common == objects &&
          (excludes_required(a, b) || excludes_required(b, a) || differ_in_a_property(a, b, depth));
 }
 

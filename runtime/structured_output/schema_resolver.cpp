@@ -68,6 +68,7 @@ bool is_resolved_keyword(const std::string& key, const Json& argument) {
   if (key == "type")
     return is_type(argument) ||
            (argument.is_array() && std::all_of(argument.begin(), argument.end(), is_type));
+  if (key == "enum") return argument.is_array();
   if (!is_one_of(kKept, key) || key == "additionalItems") return false;
   if (key == "items") return !argument.is_array();
   if (key == "exclusiveMinimum" || key == "exclusiveMaximum") return !argument.is_boolean();
@@ -75,15 +76,6 @@ bool is_resolved_keyword(const std::string& key, const Json& argument) {
     return argument.is_array() && std::all_of(argument.begin(), argument.end(),
                                               [](const Json& name) { return name.is_string(); });
   return true;
-}
-
-/// Annotations, and what other schemas refer to.
-bool says_nothing(const std::string& key) {
-  static constexpr std::array<std::string_view, 16> kAnnotations{
-      "title",    "description", "default", "examples", "example",     "$schema",
-      "$comment", "$id",         "id",      "$defs",    "definitions", "deprecated",
-      "readOnly", "writeOnly",   "$anchor", "comment"};
-  return is_one_of(kAnnotations, key);
 }
 
 void old_drafts(Json& schema) {
@@ -297,6 +289,19 @@ const Json* SchemaResolver::resolved(const Json& unresolved) const {
     schema = &target_of(*reference);
   }
   return nullptr;
+}
+
+const Json* SchemaResolver::only_alternatives(const Json& schema) {
+  if (!schema.is_object()) return nullptr;
+  const Json* branches = nullptr;
+  for (const auto& [key, argument] : schema.items()) {
+    if (key == "anyOf") {
+      branches = &argument;
+    } else if (!says_nothing(key)) {
+      return nullptr;
+    }
+  }
+  return branches == nullptr ? nullptr : &list_of_schemas("anyOf", *branches);
 }
 
 Json SchemaResolver::of_unnamed(const Json& schema, const std::string& name) {

@@ -34,6 +34,8 @@ class SchemaResolver {
   /// The schema, or what it refers to, if that is resolved but for keywords that say nothing of a
   /// value: most are, and a copy of each would hold all that is in it. Null: resolve() it.
   [[nodiscard]] const Json* resolved(const Json& schema) const;
+  /// The branches of a schema that says nothing but anyOf; else null.
+  [[nodiscard]] static const Json* only_alternatives(const Json& schema);
   /// A schema for what both take. Pre: both are resolved; so is the result.
   Json merge(Json a, Json b);
   /// Schemas that together take exactly the values that this one does not take, for a list of
@@ -45,7 +47,7 @@ class SchemaResolver {
 
  private:
   void find_ids(const Json& schema, bool is_root);
-  void merge_objects(const Json& a, const Json& b, Json& result);
+  void merge_objects(const Json& a, Json& b, Json& result);
 
   // In schema_unevaluated.cpp.
   static bool has_unevaluated(const Json& schema);

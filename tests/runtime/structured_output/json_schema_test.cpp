@@ -61,6 +61,49 @@ BOOST_AUTO_TEST_CASE(white_space_is_bounded) {
   check({{R"({"type": "array"})", {"[1,__2]", "[]"}, {"[1, 2]"}}}, {.whitespace_pattern = "_*"});
 }
 
+BOOST_AUTO_TEST_CASE(properties_may_come_in_any_order) {
+  check({{R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"},
+              "c": {"properties": {"x": true, "y": true}}}, "required": ["b", "a"]})",
+          {R"({"a": 1, "b": null})", R"({"b":null,"a":1})", R"({"z": 1, "b": null, "y": 2, "a": 1})",
+           R"({"c": {"y": 1, "x": 2}, "a": 1, "b": null })"},
+          {R"({"b": null})", R"({"b": null, "a": 1, "b": null})", R"({"b": 1, "a": 1})", "{}",
+           R"({"a": 1, "z": 2})", R"({"a": 1, "b": null,})", R"({,"a": 1, "b": null})",
+           R"({"c": {"y": 1, "y": 2}, "a": 1, "b": null})"}},
+         {R"({"type": "object", "properties": {"a": true, "b": true, "c": true},
+              "additionalProperties": false, "required": ["c"], "maxProperties": 2})",
+          {R"({"c": 1})", R"({"b": 1, "c": 1})", R"({"c": 1, "a": 1})"},
+          {R"({"b": 1, "a": 1})", R"({"c": 1, "a": 1, "b": 1})", "{}", R"({"c": 1, "d": 1})"}},
+         {R"({"type": "object", "properties": {"a": true}, "minProperties": 2})",
+          {R"({"x": 1, "a": 1})", R"({"x": 1, "y": 1, "z": 1})"},
+          {R"({"a": 1})", "{}"}},
+         {R"({"type": "object", "properties": {"a": true, "b": false},
+              "additionalProperties": false, "minProperties": 1})",
+          {R"({"a": 1})"},
+          {"{}", R"({"b": 1})"}},
+         {R"({"type": "object", "properties": {"a": {"$ref": "#"}, "b": true},
+              "additionalProperties": false})",
+          {"{}", R"({"b": 1, "a": {"a": {}, "b": 1}})"},
+          {R"({"b": 1, "a": {"c": {}, "b": 1}})"}},
+         {R"({"type": "object", "additionalProperties": false})", {"{}"}, {R"({"a": 1})"}},
+         {R"({"type": "object", "maxProperties": 0})", {"{}"}, {R"({"a": 1})"}},
+         {R"({"enum": [{"a": 1, "b": {"c": [], "d": 2}}, {}]})",
+          {R"({"a": 1, "b": {"c": [], "d": 2}})", R"({"b": {"d": 2, "c": []}, "a": 1})", "{}"},
+          {R"({"b": {"d": 2, "c": []}})", R"({"a": 1, "a": 1})"}}},
+        {.any_order = true});
+}
+
+BOOST_AUTO_TEST_CASE(objects_of_any_order_take_no_more_than_the_properties_allow) {
+  // Each mask has only bytes that lead to a text: at the limit of properties no other one begins.
+  const auto grammar = compile_for_bytes(json_schema_grammar(
+      R"({"type": "object", "properties": {"a": true, "b": true, "c": true}, "required": ["a", "b"],
+          "maxProperties": 2})",
+      {.any_whitespace = false, .any_order = true}));
+  const auto behind = grammar->advance(grammar->start(), R"({"b":1,")");
+  BOOST_REQUIRE(behind.has_value());
+  BOOST_TEST(grammar->forced_text(*behind, 8) == "a\":");
+  BOOST_TEST(!grammar->advance(*behind, "c").has_value());
+}
+
 BOOST_AUTO_TEST_CASE(strings_have_lengths_patterns_and_formats) {
   check({
       {R"({"type": "string", "minLength": 2, "maxLength": 3})",
