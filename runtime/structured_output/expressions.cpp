@@ -530,7 +530,8 @@ ExpressionId Expressions::items_behind(ExpressionId e) {
                   .min = left.min,
                   .max = left.max};
   for (std::uint32_t i = kFirstItem; i < parts.size(); ++i)
-    if (i != item) (i < kFirstItem + parts[0] ? items.required : items.optional).push_back(parts[i]);
+    if (i != item)
+      (i < kFirstItem + parts[0] ? items.required : items.optional).push_back(parts[i]);
   const ExpressionId more = sequence(items.separator, unordered(items));
   const ExpressionId result = left.may_end() ? choice(items.last, more) : more;
   items_behind_.emplace(e, result);
@@ -606,8 +607,8 @@ ExpressionId Expressions::import_node(const Expressions& other, const Node& node
     case Kind::kNotEmpty:
       return not_empty(known.at(node.a));
     case Kind::kUnordered:
-      return intern(
-          {.kind = node.kind, .is_finite = false, .min = node.min, .max = node.max}, parts);
+      return intern({.kind = node.kind, .is_finite = false, .min = node.min, .max = node.max},
+                    parts);
     case Kind::kBehindOne:
       return behind_one(known.at(node.a), node.b);
   }

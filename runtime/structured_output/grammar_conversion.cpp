@@ -290,7 +290,8 @@ class GrammarConversion final : public RuleBodies {
   }
 
   /// By node, the least solution: a sequence has the property if all of its parts have (so has what
-  /// comes in any order), a choice if one of them has, a rule if its body has. Linear in the size of the grammar.
+  /// comes in any order), a choice if one of them has, a rule if its body has. Linear in the size
+  /// of the grammar.
   [[nodiscard]] std::vector<bool> fixpoint(bool RegularTexts::*property) const {
     const auto& nodes = builder_->nodes();
     std::vector<bool> holds(nodes.size());
@@ -307,8 +308,8 @@ class GrammarConversion final : public RuleBodies {
         if (texts_[id].*property) set(id);
         continue;
       }
-      const bool needs_all = node.kind == GrammarNodeKind::kSequence ||
-                             node.kind == GrammarNodeKind::kUnordered;
+      const bool needs_all =
+          node.kind == GrammarNodeKind::kSequence || node.kind == GrammarNodeKind::kUnordered;
       missing[id] = needs_all ? node.count : 1;
       if (node.kind == GrammarNodeKind::kRepeat && node.min == 0) set(id);
     }

@@ -40,6 +40,7 @@ struct NumberBounds {
   std::optional<Bound> min;
   std::optional<Bound> max;
   std::optional<Decimal> multiple_of;
+  std::vector<Decimal> not_multiples;  ///< a multiple of none of these
   auto operator<=>(const NumberBounds&) const = default;
 };
 

@@ -195,7 +195,8 @@ bool says_nothing(const std::string& keyword) {
                                                                      kAnyOfs,
                                                                      kContains,
                                                                      kNotTexts,
-                                                                     kNotPatterns};
+                                                                     kNotPatterns,
+                                                                     kNotMultiples};
   return !kSayingSomething.contains(keyword);
 }
 

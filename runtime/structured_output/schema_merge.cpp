@@ -86,7 +86,7 @@ Json SchemaResolver::merge(Json a, Json b) {
         if (std::find(both.begin(), both.end(), one) == both.end()) both.push_back(one);
       *mine = std::move(both);
     } else if (key == "required" || key == kAnyOfs || key == kContains || key == kNotTexts ||
-               key == kNotPatterns) {
+               key == kNotPatterns || key == kNotMultiples) {
       for (const Json& one : value)
         if (std::find(mine->begin(), mine->end(), one) == mine->end()) mine->push_back(one);
     } else if (key == "uniqueItems") {

@@ -105,10 +105,8 @@ GrammarNodeId SchemaConversion::rule_for(const Json& schema) {
 
 GrammarNodeId SchemaConversion::value(const Json& schema) {
   if (schema.is_object()) {
-    const auto reference = schema.find("$ref");
-    if (reference != schema.end() && schema.size() == 1)
-      return rule_for_target(resolver_.target_of(*reference));
-    if (reference != schema.end() || schema.contains("allOf")) return rule_for(schema);
+    if (resolver_.only_refers(schema)) return rule_for_target(resolver_.target_of(schema["$ref"]));
+    if (schema.contains("$ref") || schema.contains("allOf")) return rule_for(schema);
   }
   return resolved_value_of(schema);
 }
@@ -330,6 +328,9 @@ GrammarNodeId SchemaConversion::number(const Json& schema, bool integer) {
   bounds.max = bound("maximum", "exclusiveMaximum", true);
   if (schema.contains("multipleOf"))
     bounds.multiple_of = number_of("multipleOf", schema["multipleOf"]);
+  if (schema.contains(kNotMultiples))
+    for (const Json& one : schema[kNotMultiples])
+      bounds.not_multiples.push_back(number_of("multipleOf", one));
   return json_.number(bounds);
 }
 
