@@ -9,6 +9,8 @@
 #   LMCACHE_PYTHON  Python of an environment with lmcache: compares its server with the cache server
 #   TRANSFORMERS_PYTHON  Python of an environment with numpy, Pillow, torch, torchvision and transformers: compares Mamba-2, the
 #                 encoder and the preprocessing of pictures
+#   MASKBENCH     folder maskbench/data of guidance-ai/jsonschemabench, and MASKBENCH_PYTHON the Python of an environment with
+#                 llguidance, xgrammar, transformers and mistral-common: compares grammar masks (MASKBENCH_COUNT schemas [200])
 #   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], qwen3-moe, llama-1b or gemma3-1b
 #   ROUNDS        repetitions of each workload on each engine [3]
 #   SERVER_OPTIONS  of `troupe serve`, for the parts that start servers of one engine: '--threads 1'
@@ -25,7 +27,7 @@ shape=${SHAPE:-qwen3-0.6b}
 rounds=${ROUNDS:-3}
 python=build/venv-bench/bin/python
 torch_python=${TRANSFORMERS_PYTHON:-build/venv/bin/python}
-parts=(actors ring cache scheduler step schedulers tokenizers kernels first_token demo structured topologies speculation adapters
+parts=(actors ring cache scheduler step schedulers tokenizers kernels first_token demo structured masks topologies speculation adapters
   cache_server offload disaggregation pictures tower mamba moe peers)
 export TROUPE_BINARY=${TROUPE_BINARY:-$PWD/$release/troupe}
 mkdir -p "$out"
@@ -140,7 +142,21 @@ demo() {
 structured() {
   heading 'Streams with and without a JSON schema, in turns'
   record structured python3 "$bench/bench_structured.py" 64 200
-  row '64 streams with a schema, by those without' '> 0.95' "$(sed -n 's/.* ratio \([0-9.]*\) .*/\1/p' "$out/structured.txt")"
+  for schema in records 'long names'; do
+    row "64 streams with a schema ($schema), by those without" '> 0.95' \
+      "$(sed -n "s/^$schema: [0-9]* tokens.s, ratio \([0-9.]*\) .*/\1/p" "$out/structured.txt")"
+  done
+}
+
+masks() {
+  if [[ -z ${MASKBENCH:-} || -z ${MASKBENCH_PYTHON:-} ]]; then
+    skipped masks 'MASKBENCH and MASKBENCH_PYTHON name no schemas and no Python'
+    return
+  fi
+  heading 'Grammar masks beside llguidance and xgrammar, on the schemas of JSONSchemaBench'
+  record masks "$MASKBENCH_PYTHON" "$bench/bench_masks.py" "$MASKBENCH" --count "${MASKBENCH_COUNT:-200}"
+  row 'mask p99.9: us' '< 1000' "$(awk '$1 == "troupe" { print $5 }' "$out/masks.txt")"
+  row 'first mask p50: us' '< 1000' "$(awk '$1 == "troupe" { print $7 }' "$out/masks.txt")"
 }
 
 topologies() {
