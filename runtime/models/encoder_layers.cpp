@@ -40,10 +40,8 @@ EncoderLayers::EncoderLayers(WeightLoader& loader, Device& device, const std::st
     layers_.push_back(load_layer(loader, prefix + std::to_string(layer)));
   const std::int64_t num_rows = options.num_rows;
   const std::int64_t num_blocks = (num_rows + kEncoderBlockSize - 1) / kEncoderBlockSize;
-  qkv_memory_ =
-      loader.allocate(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())),
-                      "an item's queries, keys and values");
-  qkv_ = Scratch(qkv_memory_.bytes()).take_spread(num_rows, 3 * attention_size());
+  qkv_ = loader.allocate(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())),
+                         "an item's queries, keys and values");
   cache_ = {.type = loader.mode() == ComputeMode::kF32 ? ElementType::kF32 : ElementType::kBF16,
             .num_blocks = num_blocks,
             .block_size = kEncoderBlockSize,
@@ -100,7 +98,7 @@ EncoderLayers::Layer EncoderLayers::load_layer(WeightLoader& loader,
 /// The part's rows see those of all parts: they stand for the last ones of the sequence.
 void EncoderLayers::attend(Device& device, const Part& part, Matrix out) const {
   const std::int64_t heads = options_.num_heads;
-  const Matrix qkv = part.of(qkv_);
+  const Matrix qkv = part.of(all_qkv());
   const auto own_head_dim = static_cast<float>(options_.hidden_size / heads);
   const bool is_last = part.begin + part.count == options_.num_rows;
   device.ops().attention(device.context(),
@@ -124,7 +122,7 @@ void EncoderLayers::write_keys_and_values(Device& device, Scratch scratch, const
   const OpContext context = device.context();
   const Matrix normed = scratch.take(part.count, options_.hidden_size);
   layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
-  const Matrix qkv = part.of(qkv_);
+  const Matrix qkv = part.of(all_qkv());
   layer.qkv.apply(ops, context, normed, qkv);
   const auto heads = [&](std::int64_t index) {
     return Heads(qkv.data + index * attention_size(), qkv.num_rows, options_.num_heads, head_dim_,

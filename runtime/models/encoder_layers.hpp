@@ -85,6 +85,10 @@ class EncoderLayers {
   [[nodiscard]] std::int64_t attention_size() const noexcept {
     return options_.num_heads * head_dim_;
   }
+  /// Queries, keys and values, [num_rows, 3 * attention_size()].
+  [[nodiscard]] Matrix all_qkv() const noexcept {
+    return Scratch(qkv_.bytes()).take_spread(options_.num_rows, 3 * attention_size());
+  }
   /// x and residual: the part's rows.
   void write_keys_and_values(Device& device, Scratch scratch, const Layer& layer, const Part& part,
                              Matrix x, Matrix residual) const;
@@ -96,9 +100,7 @@ class EncoderLayers {
   std::int64_t rows_per_part_;
   std::int64_t head_dim_;  ///< with zeros behind what the checkpoint has
   std::vector<Layer> layers_;
-  /// Of one layer and one item: queries, keys and values, [num_rows, 3 * attention_size()].
-  DeviceMemory qkv_memory_;
-  Matrix qkv_;
+  DeviceMemory qkv_;  ///< of one layer and one item
   /// The same keys and values, as a sequence without a past.
   KvCacheView cache_;
   DeviceMemory cache_memory_;
