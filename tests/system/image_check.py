@@ -337,6 +337,17 @@ def tiff_directory_is_cut(data):
     return False
 
 
+def png_checksum_is_cut(data):
+    """Whether a PNG file ends within the checksum of a chunk."""
+    at = 8
+    while data.startswith(b"\x89PNG") and at + 8 <= len(data):
+        end = at + 8 + struct.unpack_from(">I", data, at)[0]
+        if end <= len(data) < end + 4:
+            return True
+        at = end + 4
+    return False
+
+
 def main():
     seed = sys.argv[1] if len(sys.argv) > 1 else "random"
     seed = random.randrange(2 ** 32) if seed == "random" else int(seed)
@@ -370,6 +381,9 @@ def main():
         for request, image, line in zip(requests, expected, done.stdout.splitlines(), strict=True):
             result = json.loads(line)
             problem = None
+            # Pillow takes metadata behind the pixels whose checksum is cut off, libpng does not.
+            if request["cut"] and png_checksum_is_cut(data_of(request)):
+                continue
             if isinstance(image, Exception) or "error" in result:
                 # In truncated PNGs Pillow requires complete metadata after the pixels, and libpng the pixels' checksum.
                 if data_of(request).startswith(b"\x89PNG") and ("Truncated File Read" in str(image) or (
