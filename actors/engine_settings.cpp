@@ -289,8 +289,9 @@ Result<double> image_fetch_timeout_s() {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (error == std::errc{} && end == text.data() + text.size() && seconds > 0 && seconds <= 3600)
     return seconds;
-  return Error{ErrorCode::kInvalidArgument, std::string(kName) + " is '" + std::string(text) +
-                                                "', expected seconds, more than 0 and at most 3600"};
+  return Error{ErrorCode::kInvalidArgument,
+               std::string(kName) + " is '" + std::string(text) +
+                   "', expected seconds, more than 0 and at most 3600"};
 }
 
 /// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
