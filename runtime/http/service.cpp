@@ -255,6 +255,7 @@ constexpr Route kRoutes[] = {
     in_development("GET", "/is_paused", answer_is_paused, {"IsPaused"}),
     in_development("GET", "/server_info", answer_server_info,
                    {"ServerInfo", "", "", "config_format"}),
+    {"POST", "/collective_rpc", {"Any"}, nullptr, prepare_collective_rpc, true},
     takes("/admin/drain", prepare_drain, {"StatusText"}),
     generates("/admin/cache/warm", prepare_warm, {"CacheWarmed"}),
     takes(kCacheExportPath, prepare_cache_export, {"CacheMoved"}),

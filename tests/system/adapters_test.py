@@ -202,10 +202,16 @@ class Adapters(unittest.TestCase):
     def test_killed_processes_come_back_with_their_adapters_and_streams_go_on(self):
         jobs = [(name, prompt) for name in NAMES for prompt in GOLDENS[name]["prompts"][2:]]
         with Server(*OPTIONS, "--config-file", str(ROOT / "configs" / "multi-process.conf"), *PATIENT, "--keep-alive",
-                    "--lora-modules", f"llama_qv={FOLDERS['llama_qv']}", port=reserve_port()) as server:
+                    "--server-dev-mode", "--lora-modules", f"llama_qv={FOLDERS['llama_qv']}", port=reserve_port()) as server:
             for name in NAMES[1:]:
                 self.assertEqual(post(server, "/v1/load_lora_adapter", {
                     "lora_name": name, "lora_path": str(FOLDERS[name])})[0], 200)
+            status, text = post(server, "/collective_rpc", {"method": "list_adapters"})
+            self.assertEqual(status, 200, text)
+            self.assertEqual([{each["lora_name"] for each in rank} for rank in json.loads(text)["results"]], [set(NAMES)])
+            status, text = post(server, "/collective_rpc", {"method": "get_model"})
+            self.assertEqual(status, 400)
+            self.assertIn("get_model", text)
             expected = [tokens(server, name, prompt, 120) for name, prompt in jobs]
             for victim in ("worker-0", "core", "supervisor"):
                 with concurrent.futures.ThreadPoolExecutor(len(jobs) + 1) as pool:

@@ -98,7 +98,7 @@ class RunBatch(unittest.TestCase):
             self.assertFalse(self.output.exists())
         self.write(line("a", prompt="x"))
         self.output.write_text("precious\n")
-        self.assertIn("line 1 is no result of a batch", self.run_batch().stderr)
+        self.assertIn("line 1 is not a result of a batch", self.run_batch().stderr)
         self.assertEqual(self.output.read_text(), "precious\n")
         self.output.unlink()
         topology = pathlib.Path(__file__).resolve().parents[2] / "configs/multi-process.conf"

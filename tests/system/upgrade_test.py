@@ -143,7 +143,7 @@ class Upgrades(unittest.TestCase):
                         ((), serve_arguments("mixed.conf", "--tensor-parallel-size", "1"), "worker"),
                         (("--program", "/bin/true"), None, "ended with exit code 0 before it was ready"),
                         (("--deadline-s", "0.01"), None, "not ready within 0"),
-                        (("--program", "/nowhere"), None, "/nowhere is no program")):
+                        (("--program", "/nowhere"), None, "/nowhere is not a program")):
                     with self.subTest(reason=reason):
                         upgrade = Upgrade(server, *options, arguments=arguments)
                         code, errors = upgrade.end()

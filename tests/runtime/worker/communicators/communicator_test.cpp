@@ -235,8 +235,9 @@ BOOST_DATA_TEST_CASE(who_does_not_come_is_named, boost::unit_test::data::make(kK
   options.timeout_s = 0.1;
   const auto alone = create_communicator(options);
   BOOST_REQUIRE(!alone.ok());
-  BOOST_TEST(alone.error().message.starts_with("rank 1, 2 did not come to " + options.rendezvous),
-             alone.error().message);
+  BOOST_TEST(
+      alone.error().message.starts_with("rank 1, 2 did not connect to " + options.rendezvous),
+      alone.error().message);
   options.rank = 1;
   const auto without_host = create_communicator(options);
   BOOST_REQUIRE(!without_host.ok());
