@@ -198,7 +198,7 @@ class StructuredOutput(unittest.TestCase):
             self.assertIn(part, refused.exception.message)
             if param:
                 self.assertEqual(refused.exception.param, param)
-        self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+        self.assertEqual(self.server.wait_idle(), 0)
 
 
 def fields(number):
@@ -245,7 +245,7 @@ class Invariance(unittest.TestCase):
             for victim in victims:
                 with self.subTest(victim=victim), concurrent.futures.ThreadPoolExecutor(1) as pool:
                     asked = pool.submit(answers, server, list(self.NUMBERS) * 3)
-                    wait_until(lambda: server.metric("vllm:num_requests_running") > 4, "running requests")
+                    wait_until(lambda: asked.done() or server.metric("vllm:num_requests_running") > 4, "running requests")
                     pid = next(pid for name, pid in server.nodes().items() if name.startswith(victim))
                     os.kill(pid, signal.SIGKILL)
                     wait_until(lambda: not is_running(pid), "the end of a process")
