@@ -3,7 +3,6 @@
 // Every node derives them from the same options.
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "messages/cache.hpp"
@@ -12,14 +11,9 @@
 #include "runtime/cache/encoder_cache_manager.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
 #include "runtime/config/options.hpp"
-#include "runtime/http/server.hpp"
-#include "runtime/models/model_config.hpp"
-#include "runtime/processors/input_processor.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 
 namespace troupe {
-
-class ItemCache;
 
 /// How many workers share the model, and how; the Supervisor adds ranks and rendezvous.
 [[nodiscard]] ParallelConfig parallel_config(const EngineOptions& engine);
@@ -33,6 +27,11 @@ class ItemCache;
 /// Checks that encoders and connector are consistent. Errors: kInvalidArgument, and
 /// those of parse_connector_config and find_ec_connector.
 [[nodiscard]] Result<void> check_encoders(const Options& options);
+
+/// The model's tokens attend to the encoder's output for the request's input.
+[[nodiscard]] bool is_encoder_decoder(const ModelLoaded& model);
+/// Not where a block never depends on the tokens alone: no later request could use it.
+[[nodiscard]] bool caches_prefixes(const EngineOptions& engine, const ModelLoaded& model);
 
 /// The division of the workers' memory into blocks. Errors: too little for one request of
 /// max_model_len.
@@ -55,35 +54,5 @@ class ItemCache;
 [[nodiscard]] SchedulerConfig scheduler_config(const EngineOptions& engine,
                                                const ModelLoaded& model,
                                                const KVCacheConfig& cache);
-
-/// The model's generation config, if enabled, overridden by the options.
-[[nodiscard]] Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
-                                                         const ModelOptions& options);
-/// How answers are parsed: by the options, or by the model's chat template. Errors: unknown names,
-/// and those of the template's file.
-[[nodiscard]] Result<AnswerDefaults> answer_defaults(const Options& options);
-/// Defaults and limits of request bodies.
-[[nodiscard]] ServerDefaults request_defaults(const Options& options,
-                                              const SamplingDefaults& sampling,
-                                              const AnswerDefaults& answers,
-                                              const ModelLoaded& model);
-/// Errors: of the chat template's file or its content.
-[[nodiscard]] Result<ServerConfig> server_config(const Options& options,
-                                                 const SamplingDefaults& sampling,
-                                                 const AnswerDefaults& answers,
-                                                 const ModelLoaded& model,
-                                                 const KVCacheConfig& cache);
-/// Reads the chat template. Errors: of its file or its content.
-[[nodiscard]] Result<std::shared_ptr<const InputProcessor>> make_input_processor(
-    const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
-    std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars);
-
-/// The engine's side of the processor cache; null: items of requests have their data. Errors: those
-/// of the cache.
-[[nodiscard]] Result<std::shared_ptr<ItemCache>> make_engine_item_cache(const Options& options,
-                                                                        const ModelLoaded& model);
-
-/// The first key for sampling requests without a seed.
-[[nodiscard]] std::uint64_t first_seed(const ModelOptions& model);
 
 }  // namespace troupe

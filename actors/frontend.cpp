@@ -259,6 +259,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       [self](const AskTopology& what) { return hand_on<TopologyStatus>(self, what); },
       [self](const LoadAdapter& what) { return hand_on<AdapterReply>(self, what); },
       [self](const UnloadAdapter& what) { return hand_on<AdapterReply>(self, what); },
+      [self](const CollectiveRpc& what) { return hand_on<CollectiveRpcReply>(self, what); },
       [self](RequestOutputs& outputs) {
         FrontendState& frontend = state(self);
         if (frontend.journal) {

@@ -86,4 +86,10 @@ void FrontendPort::unload_adapter(UnloadAdapter what, AdapterCallback reply) {
   ask_frontend<AdapterReply>(kPauseDeadline, std::move(what), std::move(reply));
 }
 
+void FrontendPort::call_workers(CollectiveRpc what,
+                                std::function<void(Result<CollectiveRpcReply>)> reply) {
+  const auto deadline = from_seconds(what.timeout_s) + kControlDeadline;
+  ask_frontend<CollectiveRpcReply>(deadline, std::move(what), std::move(reply));
+}
+
 }  // namespace troupe

@@ -45,6 +45,8 @@ class FrontendPort final : public EnginePort {
   void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override;
   void load_adapter(LoadAdapter what, AdapterCallback reply) override;
   void unload_adapter(UnloadAdapter what, AdapterCallback reply) override;
+  void call_workers(CollectiveRpc what,
+                    std::function<void(Result<CollectiveRpcReply>)> reply) override;
   [[nodiscard]] std::shared_ptr<const AdapterList> adapters() const override { return adapters_; }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
 

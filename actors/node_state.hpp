@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/engine_settings.hpp"
+#include "actors/server_settings.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/config/topology.hpp"

@@ -185,6 +185,7 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
       [self](const AskPaused& what) { return ask_paused(self, what); },
       [self](const LoadAdapter& what) { return load_adapter(self, what); },
       [self](const UnloadAdapter& what) { return unload_adapter(self, what); },
+      [self](const CollectiveRpc& what) { return call_workers(self, what); },
       [self](RequestOutputs& outputs) {
         RouterState& router = state(self);
         const auto group = router.group_of(self->current_sender());

@@ -326,4 +326,24 @@ caf::result<AdapterReply> unload_adapter(Self self, const UnloadAdapter& what) {
   return AdapterReply{};
 }
 
+caf::result<CollectiveRpcReply> call_workers(Self self, const CollectiveRpc& what) {
+  const std::vector<SchedulerActor> schedulers = schedulers_of(state(self), /*ready_only=*/true);
+  if (schedulers.empty())
+    return CollectiveRpcReply{.results = {},
+                              .error = Error{ErrorCode::kUnavailable, "the engine is not ready"}};
+  auto promise = self->make_response_promise<CollectiveRpcReply>();
+  const auto gathered = std::make_shared<Gathered<CollectiveRpcReply>>();
+  gathered->done = [promise](Gathered<CollectiveRpcReply>& all) mutable {
+    CollectiveRpcReply joined{.results = {}, .error = std::move(all.error)};
+    for (CollectiveRpcReply& reply : all.take_answers()) {
+      if (!joined.error) joined.error = std::move(reply.error);
+      joined.results.insert(joined.results.end(), reply.results.begin(), reply.results.end());
+    }
+    if (joined.error) joined.results.clear();
+    promise.deliver(std::move(joined));
+  };
+  for (const SchedulerActor& scheduler : schedulers) ask_one(self, scheduler, what, gathered);
+  return promise;
+}
+
 }  // namespace troupe::router

@@ -165,6 +165,7 @@ void end_questions(Self self, const EngineLink& engine, const std::string& reaso
 
 [[nodiscard]] caf::result<AdapterReply> load_adapter(Self self, const LoadAdapter& what);
 [[nodiscard]] caf::result<AdapterReply> unload_adapter(Self self, const UnloadAdapter& what);
+[[nodiscard]] caf::result<CollectiveRpcReply> call_workers(Self self, const CollectiveRpc& what);
 /// Loads into a new engine the adapters that the others have, and registers those of its options.
 void match_adapters(Self self, const SchedulerActor& scheduler);
 

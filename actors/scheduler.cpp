@@ -477,23 +477,29 @@ void receive(StatefulSelf self, Message&& message) {
 /// Loading reads files, perhaps from a network.
 constexpr double kAdapterDeadlineS = 120;
 
-/// Between two steps, on all workers.
-caf::result<AdapterReply> call_adapters(StatefulSelf self, WorkerMethod method) {
-  auto promise = self->make_response_promise<AdapterReply>();
-  ask(self, state(self).peers.executor, from_seconds(kAdapterDeadlineS + 1),
-      CollectiveRpc{std::move(method), kAdapterDeadlineS})
-      .then(
-          [promise](CollectiveRpcReply& reply) mutable {
-            promise.deliver(join_ranks(std::move(reply)));
-          },
-          [self, promise](const caf::error& error) mutable {
-            promise.deliver(AdapterReply{
-                .adapters = {},
-                .error = Error{ErrorCode::kUnavailable,
-                               "no reply from the workers: " + to_text(error, self->system())}});
-          });
+/// Between two steps, on all workers; `render` makes the reply.
+template <class Reply>
+caf::result<Reply> call_workers(StatefulSelf self, CollectiveRpc rpc,
+                                Reply (*render)(CollectiveRpcReply)) {
+  auto promise = self->make_response_promise<Reply>();
+  const auto deadline = from_seconds(rpc.timeout_s + 1);
+  ask(self, state(self).peers.executor, deadline, std::move(rpc))
+      .then([promise, render](
+                CollectiveRpcReply& reply) mutable { promise.deliver(render(std::move(reply))); },
+            [self, promise, render](const caf::error& error) mutable {
+              promise.deliver(render(
+                  {.results = {},
+                   .error = Error{ErrorCode::kUnavailable, "no reply from the workers: " +
+                                                               to_text(error, self->system())}}));
+            });
   return promise;
 }
+
+caf::result<AdapterReply> call_adapters(StatefulSelf self, WorkerMethod method) {
+  return call_workers<AdapterReply>(self, {std::move(method), kAdapterDeadlineS}, join_ranks);
+}
+
+CollectiveRpcReply as_it_is(CollectiveRpcReply reply) { return reply; }
 
 SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const SchedulerConfig& config,
                                                  const SchedulerPeers& peers) {
@@ -550,6 +556,9 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](const LoadAdapter& what) { return call_adapters(self, what); },
       [self](const UnloadAdapter& what) { return call_adapters(self, what); },
       [self](const ListAdapters& what) { return call_adapters(self, what); },
+      [self](const CollectiveRpc& rpc) {
+        return call_workers<CollectiveRpcReply>(self, rpc, as_it_is);
+      },
   };
 }
 

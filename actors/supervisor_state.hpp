@@ -11,6 +11,7 @@
 #include "actors/engine_settings.hpp"
 #include "actors/module.hpp"
 #include "actors/network.hpp"
+#include "actors/server_settings.hpp"
 #include "messages/actor_interfaces.hpp"
 #include "runtime/base/child_process.hpp"
 #include "runtime/config/node_secrets.hpp"

@@ -45,6 +45,7 @@ using SchedulerActor = ActorOf<
     AdapterReply(LoadAdapter),         // This and the next two go to all workers.
     AdapterReply(UnloadAdapter),
     AdapterReply(ListAdapters),
+    CollectiveRpcReply(CollectiveRpc),  // Run a method on every worker.
     void(ModelRunnerOutput),           // The result of the step in flight.
     void(StepFailed),                  // The step in flight failed.
     void(GrammarCompiled),             // To itself: the grammar of a structured request is compiled.
@@ -138,6 +139,7 @@ using RequestRouterActor = ActorOf<
     PauseStatus(AskPaused),            // Whether it is paused or pausing.
     AdapterReply(LoadAdapter),         // Load an adapter in each group; requests may name it then.
     AdapterReply(UnloadAdapter),       // New requests cannot name it any more.
+    CollectiveRpcReply(CollectiveRpc),  // Run a method on every worker of each group; the results in their order.
     void(RequestOutputs),              // What a step produced, as text.
     void(EngineLost),                  // The engine of a group has ended: its requests are resubmitted.
     void(EngineReady, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
@@ -159,7 +161,7 @@ using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
     void(SubmitRequest),               // From the server's threads: a client's request.
     void(AbortRequests),               // From the server's threads: disconnected clients.
-    RenderReply(RenderRequest),        // This and the next nine are forwarded.
+    RenderReply(RenderRequest),        // This and the next ten are forwarded.
     CachesReset(ResetCaches),
     CacheMoved(MoveCache),
     PauseStatus(PauseScheduler),
@@ -169,6 +171,7 @@ using FrontendActor = ActorOf<
     TopologyStatus(AskTopology),
     AdapterReply(LoadAdapter),
     AdapterReply(UnloadAdapter),
+    CollectiveRpcReply(CollectiveRpc),
     void(RequestOutputs),              // What a step produced, as text.
     void(RouterReport),                // State changes of the groups.
     void(RouterReady, ActorHandles),   // A new RequestRouter: requests go there.

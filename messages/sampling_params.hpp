@@ -48,13 +48,14 @@ struct StructuredOutputsParams {
   // Of JSON:
   bool disable_any_whitespace = false;            ///< no whitespace between tokens
   bool disable_additional_properties = false;     ///< unless a schema says otherwise
+  bool any_order = false;                         ///< of properties; else that of the schema
   std::optional<std::string> whitespace_pattern;  ///< regex of the whitespace between tokens
   std::string field = "structured_outputs";       ///< of the request, for errors
 
   bool operator==(const StructuredOutputsParams&) const = default;
 };
 TROUPE_MESSAGE(StructuredOutputsParams, kind, texts, disable_any_whitespace,
-               disable_additional_properties, whitespace_pattern, field)
+               disable_additional_properties, any_order, whitespace_pattern, field)
 
 /// Ends the reasoning once it has this many tokens.
 struct ThinkingBudget {

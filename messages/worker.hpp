@@ -301,7 +301,7 @@ struct CollectiveRpc {
 TROUPE_MESSAGE(CollectiveRpc, method, timeout_s)
 
 struct CollectiveRpcReply {
-  std::vector<WorkerResult> results;  ///< by rank; empty if there is an error
+  std::vector<WorkerResult> results;  ///< by group and rank; empty if there is an error
   std::optional<Error> error;  ///< names the rank that failed first, or those that did not reply
   bool operator==(const CollectiveRpcReply&) const = default;
 };

@@ -9,6 +9,8 @@
 #   LMCACHE_PYTHON  Python of an environment with lmcache: compares its server with the cache server
 #   TRANSFORMERS_PYTHON  Python of an environment with numpy, Pillow, torch, torchvision and transformers: compares Mamba-2, the
 #                 encoder and the preprocessing of pictures
+#   MASKBENCH     folder maskbench/data of guidance-ai/jsonschemabench, and MASKBENCH_PYTHON the Python of an environment with
+#                 llguidance, xgrammar, transformers and mistral-common: compares grammar masks (MASKBENCH_COUNT schemas [200])
 #   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], qwen3-moe, llama-1b or gemma3-1b
 #   ROUNDS        repetitions of each workload on each engine [3]
 #   SERVER_OPTIONS  of `troupe serve`, for the parts that start servers of one engine: '--threads 1'
@@ -25,7 +27,7 @@ shape=${SHAPE:-qwen3-0.6b}
 rounds=${ROUNDS:-3}
 python=build/venv-bench/bin/python
 torch_python=${TRANSFORMERS_PYTHON:-build/venv/bin/python}
-parts=(actors ring cache scheduler step schedulers tokenizers kernels first_token demo structured topologies speculation adapters
+parts=(actors ring cache scheduler step schedulers tokenizers kernels first_token demo structured masks topologies speculation adapters
   cache_server offload disaggregation pictures tower mamba moe peers)
 export TROUPE_BINARY=${TROUPE_BINARY:-$PWD/$release/troupe}
 mkdir -p "$out"
@@ -140,7 +142,21 @@ demo() {
 structured() {
   heading 'Streams with and without a JSON schema, in turns'
   record structured python3 "$bench/bench_structured.py" 64 200
-  row '64 streams with a schema, by those without' '> 0.95' "$(sed -n 's/.* ratio \([0-9.]*\) .*/\1/p' "$out/structured.txt")"
+  for schema in records 'long names'; do
+    row "64 streams with a schema ($schema), by those without" '> 0.95' \
+      "$(sed -n "s/^$schema: [0-9]* tokens.s, ratio \([0-9.]*\) .*/\1/p" "$out/structured.txt")"
+  done
+}
+
+masks() {
+  if [[ -z ${MASKBENCH:-} || -z ${MASKBENCH_PYTHON:-} ]]; then
+    skipped masks 'MASKBENCH and MASKBENCH_PYTHON name no schemas and no Python'
+    return
+  fi
+  heading 'Grammar masks beside llguidance and xgrammar, on the schemas of JSONSchemaBench'
+  record masks "$MASKBENCH_PYTHON" "$bench/bench_masks.py" "$MASKBENCH" --count "${MASKBENCH_COUNT:-200}"
+  row 'mask p99.9: us' '< 1000' "$(awk '$1 == "troupe" { print $5 }' "$out/masks.txt")"
+  row 'first mask p50: us' '< 1000' "$(awk '$1 == "troupe" { print $7 }' "$out/masks.txt")"
 }
 
 topologies() {
@@ -181,24 +197,27 @@ adapters() {
 
 cache_server() {
   heading 'The cache server beside those of LMCache and Redis'
-  record cache-server python3 "$bench/bench_cache_server.py" "$release/tests/bench_cache_server"
-  # figure SERVER OPERATION BYTES CLIENTS COLUMN
-  figure() {
-    awk -v s="$1" -v o="$2" -v b="$3" -v c="$4" -v n="$5" '$1 == s && $2 == o && $3 == b && $4 == c { print $n }' \
-      "$out/cache-server.txt"
+  record cache-server python3 "$bench/bench_cache_server.py" "$release/tests/bench_cache_server" "$rounds"
+  # times OPERATION BYTES AT_ONCE CLIENTS COLUMN OTHER: the cache server's figure by the other server's
+  times() {
+    awk -v o="$1" -v b="$2" -v n="$3" -v c="$4" -v column="$5" -v other="$6" \
+      '$2 == o && $3 == b && $4 == n && $5 == c { found[$1] = $column }
+      END { if (found[other]) printf "%.2f", found["troupe"] / found[other] }' "$out/cache-server.txt"
   }
-  over() { awk -v a="$1" -v b="$2" 'BEGIN { if (a && b) printf "%.2f", a / b }'; }
+  local operation bytes at_once clients what
   for clients in 1 64; do
-    for operation in get put; do
-      row "cache server, 1 MB, $operation, $clients clients: by Redis" '> 1' \
-        "$(over "$(figure troupe $operation 1048576 $clients 7)" "$(figure redis $operation 1048576 $clients 7)")"
-    done
-    row "cache server, 1 MB, get, $clients clients: p99 by Redis" '< 1' \
-      "$(over "$(figure troupe get 1048576 $clients 6)" "$(figure redis get 1048576 $clients 6)")"
-    if [[ ${LMCACHE_PYTHON:-} ]]; then
-      row "cache server, $clients clients: times lmcache_server" '> 5' \
-        "$(over "$(figure troupe exist 0 $clients 5)" "$(figure lmcache_server exist 0 $clients 5)")"
-    fi
+    while read -r operation bytes at_once; do
+      what="$operation"
+      [[ $bytes == 0 ]] || what+=" $((bytes >> 10)) KiB"
+      [[ $at_once == 1 ]] || what+=" x$at_once"
+      what+=", $clients clients:"
+      if [[ ${LMCACHE_PYTHON:-} ]]; then
+        row "$what requests/s by lmcache_server" '> 5' "$(times "$operation" "$bytes" "$at_once" "$clients" 6 lmcache_server)"
+        row "$what CPU of a request by lmcache_server" '< 0.2' "$(times "$operation" "$bytes" "$at_once" "$clients" 9 lmcache_server)"
+      fi
+      row "$what requests/s by Redis" '> 1' "$(times "$operation" "$bytes" "$at_once" "$clients" 6 redis)"
+      row "$what p99 by Redis" '< 1' "$(times "$operation" "$bytes" "$at_once" "$clients" 7 redis)"
+    done < <(awk '$1 == "troupe" && $5 == '"$clients"' { print $2, $3, $4 }' "$out/cache-server.txt")
   done
 }
 

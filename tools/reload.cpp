@@ -8,6 +8,7 @@ namespace troupe::tools {
 
 void reload(const Options& options) {
   const auto read = options.read_again();
+  ++reload_count;  // first: whoever sees the line finds the settings in effect
   if (read.ok()) {
     set_log_level(read->log.log_level);
     log_info("settings reloaded", kv("log_level", read->log.log_level));
@@ -15,7 +16,6 @@ void reload(const Options& options) {
     log_warning("settings not reloaded, the old ones stay in effect",
                 kv("reason", read.error().message));
   }
-  ++reload_count;
   ChildProcess::signal_all(SIGHUP);
 }
 

@@ -154,7 +154,7 @@ int upgrade(Arguments arguments) {
   std::string& program = call->order.program;
   if (program.empty()) program = "/proc/self/exe";
   if (access(program.c_str(), X_OK) != 0)
-    return fail({ErrorCode::kNotFound, program + " is no program: " + std::strerror(errno)});
+    return fail({ErrorCode::kNotFound, program + " is not a program: " + std::strerror(errno)});
   program = std::filesystem::canonical(program, ignored).string();
   const auto keeper = find_keeper(call->pid);
   if (!keeper.ok()) return fail(keeper.error());

@@ -2,6 +2,11 @@
 // is a sum over k in order, one fused multiply-add after the other, or over the groups of quantised
 // weights; tiles only affect which thread computes it. So results do not depend on the tile's
 // shape, which may be chosen by the number of rows, nor on which rows are computed together.
+//
+// Not cuBLASLt, whose documentation promises equal bits for equal calls only. A row's bits would
+// have to be equal for any number of rows (the batch) and any number of columns (the shard of a
+// tensor-parallel worker), but which algorithms support a shape depends on both: one that is pinned
+// for a shape may be rejected for another, and what replaces it there adds in another order.
 
 #include <algorithm>
 

@@ -101,13 +101,12 @@ class LmClient final : public CacheClient {
   void received(std::size_t num_bytes) override { session.received(num_bytes); }
   LmSession::Output output() const override { return session.output(); }
   void sent(std::size_t num_bytes) override { session.sent(num_bytes); }
-  bool is_waiting() const override {
-    return session.in_request() || !session.output().head.empty() || !session.output().body.empty();
-  }
+  bool is_waiting() const override { return session.in_request() || !session.output().empty(); }
   bool ends() const override {
-    if (!session.problem().empty())
-      log_warning("a client of the cache server sent no request", kv("reason", session.problem()));
-    return !session.problem().empty();
+    // Requests before it are answered.
+    if (session.problem().empty() || !session.output().empty()) return false;
+    log_warning("a client of the cache server sent no request", kv("reason", session.problem()));
+    return true;
   }
 
   LmSession session;
@@ -316,15 +315,14 @@ class CacheThread {
       if (client.ends()) return close(connection);
       if (tls != nullptr && tls->must_write() && !tls->write({})) return close(connection);
       const LmSession::Output output = client.output();
-      if (!output.head.empty() || !output.body.empty()) {
+      if (!output.empty()) {
         const auto count = connection.write(output);
         if (!count) return close(connection);
         if (*count == 0) break;
         client.sent(*count);
         progress = true;
         if (client.ends()) return close(connection);
-        const LmSession::Output rest = client.output();
-        if (tls == nullptr && rest.head.empty() && rest.body.empty()) break;
+        if (tls == nullptr && client.output().empty()) break;
         continue;
       }
       const std::span<char> input = client.input();
@@ -341,9 +339,7 @@ class CacheThread {
       connection.waits_since = 0;
     else if (progress || connection.waits_since == 0)
       connection.waits_since = now_seconds();
-    const LmSession::Output output = client.output();
-    const bool writes =
-        !output.head.empty() || !output.body.empty() || (tls != nullptr && tls->must_write());
+    const bool writes = !client.output().empty() || (tls != nullptr && tls->must_write());
     const std::uint32_t events =
         (writes ? EPOLLOUT : 0u) | (!client.input().empty() ? EPOLLIN : 0u);
     if (events == connection.events) return;

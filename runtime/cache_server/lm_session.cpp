@@ -1,6 +1,7 @@
 #include "runtime/cache_server/lm_session.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace troupe {
 namespace {
@@ -28,8 +29,11 @@ LmMetrics::LmMetrics(Registry& registry)
       sent_bytes(registry.counter("troupe_cache_sent_bytes", "Bytes of values.", {})) {}
 
 std::span<char> LmSession::input() noexcept {
-  if (num_output_ != 0 || loading_ || !problem_.empty()) return {};
-  if (payload_left_ == 0) return std::span(header_).subspan(num_received_);
+  if (!heads_.empty() || loading_ || !problem_.empty()) return {};
+  return payload_left_ > 0 ? payload() : std::span(received_).subspan(num_received_);
+}
+
+std::span<char> LmSession::payload() noexcept {
   if (reservation_.granted()) return reservation_.bytes().last(payload_left_);
   if (!token_.empty()) return std::span(token_).last(payload_left_);
   discarded_.resize(kDiscardBytes);
@@ -37,14 +41,35 @@ std::span<char> LmSession::input() noexcept {
 }
 
 void LmSession::received(std::size_t num_bytes) {
-  if (payload_left_ == 0) {
-    num_received_ += num_bytes;
-    if (num_received_ == header_.size()) {
-      num_received_ = 0;
-      begin_request();
+  if (payload_left_ > 0) return received_payload(num_bytes);
+  num_received_ += num_bytes;
+  const bool is_full = num_received_ == received_.size();
+  answer_received();
+  if (is_full) received_.resize(kMaxInputBytes);
+}
+
+void LmSession::answer_received() {
+  std::span<char> rest = std::span(received_).first(num_received_);
+  while (!loading_ && body_ == nullptr && problem_.empty()) {
+    if (payload_left_ > 0) {
+      const std::span<char> to = payload();
+      const std::span<char> part = rest.first(std::min(rest.size(), to.size()));
+      if (part.empty()) break;
+      std::ranges::copy(part, to.begin());
+      if (!token_.empty()) std::ranges::fill(part, '\0');
+      rest = rest.subspan(part.size());
+      received_payload(part.size());
+    } else {
+      if (rest.size() < lmcache::kLmRequestBytes) break;
+      begin_request(rest.first<lmcache::kLmRequestBytes>());
+      rest = rest.subspan(lmcache::kLmRequestBytes);
     }
-    return;
   }
+  std::memmove(received_.data(), rest.data(), rest.size());
+  num_received_ = rest.size();
+}
+
+void LmSession::received_payload(std::size_t num_bytes) {
   payload_left_ -= num_bytes;
   if (payload_left_ == 0) end_payload();
 }
@@ -53,8 +78,8 @@ CacheKey LmSession::key_of(std::string key) const {
   return {owner_.value_or(std::string()), std::move(key)};
 }
 
-void LmSession::begin_request() {
-  auto parsed = lmcache::parse_lm_request(header_);
+void LmSession::begin_request(std::span<const char, lmcache::kLmRequestBytes> header) {
+  auto parsed = lmcache::parse_lm_request(header);
   if (!parsed.ok()) {
     problem_ = parsed.error().message;
     return;
@@ -138,25 +163,26 @@ void LmSession::reply(LmCode code, CacheValuePtr value) {
     reply.length = static_cast<std::int32_t>(body_->size());
     reply.info = body_->info();
   }
-  head_ = lmcache::pack_lm_reply(reply);
-  num_output_ = head_.size() + (body_ != nullptr ? body_->size() : 0);
-  num_sent_ = 0;
+  const auto head = lmcache::pack_lm_reply(reply);
+  heads_.append(head.data(), head.size());
 }
 
 LmSession::Output LmSession::output() const noexcept {
-  if (num_output_ == 0) return {};
   const std::span<const char> body =
       body_ != nullptr ? std::as_const(*body_).bytes() : std::span<const char>();
-  if (num_sent_ < head_.size()) return {std::span(head_).subspan(num_sent_), body};
-  return {{}, body.subspan(num_sent_ - head_.size())};
+  if (num_sent_ < heads_.size()) return {std::span(heads_).subspan(num_sent_), body};
+  return {{}, body.subspan(num_sent_ - heads_.size())};
 }
 
 void LmSession::sent(std::size_t num_bytes) {
   num_sent_ += num_bytes;
-  if (num_sent_ < num_output_) return;
-  if (body_ != nullptr) metrics_.sent_bytes.add(static_cast<double>(body_->size()));
+  const std::size_t body_bytes = body_ != nullptr ? body_->size() : 0;
+  if (num_sent_ < heads_.size() + body_bytes) return;
+  metrics_.sent_bytes.add(static_cast<double>(body_bytes));
   body_.reset();
-  num_output_ = num_sent_ = 0;
+  heads_.clear();
+  num_sent_ = 0;
+  answer_received();
 }
 
 }  // namespace troupe

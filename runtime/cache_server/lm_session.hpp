@@ -22,9 +22,9 @@ struct LmMetrics {
   Metric &received_bytes, &sent_bytes;
 };
 
-/// Answers requests one at a time, in order. The transport receives into input() and calls
-/// received(); while there is an output() it sends that first. A request that is no request ends
-/// the connection.
+/// Answers requests in order, those that come together by one output as far as they have no values.
+/// The transport receives into input() and calls received(); while there is an output() it sends
+/// that first. A request that is no request ends the connection.
 class LmSession {
  public:
   /// Asks for a value that is on disk: loaded() is to be called, later or at once.
@@ -38,10 +38,11 @@ class LmSession {
   void received(std::size_t num_bytes);
   void loaded(CacheValuePtr value);
 
-  /// A reply: its head, then the value's bytes if there are any. Empty: nothing is to be sent.
+  /// The heads of replies, then the last one's value if it has any. Empty: nothing is to be sent.
   struct Output {
     std::span<const char> head;
     std::span<const char> body;
+    [[nodiscard]] bool empty() const noexcept { return head.empty() && body.empty(); }
   };
   [[nodiscard]] Output output() const noexcept;
   void sent(std::size_t num_bytes);
@@ -55,8 +56,17 @@ class LmSession {
  private:
   static constexpr std::size_t kMaxTokenBytes = 4096;
   static constexpr std::size_t kDiscardBytes = 64 << 10;
+  // Clients that send many requests at once get the larger one: there may be thousands of others.
+  static constexpr std::size_t kMinInputBytes = 1 << 10;
+  static constexpr std::size_t kMaxInputBytes = 16 << 10;
+  static_assert(kMinInputBytes >= lmcache::kLmRequestBytes);
 
-  void begin_request();
+  /// Until a value is to be sent or loaded.
+  void answer_received();
+  void begin_request(std::span<const char, lmcache::kLmRequestBytes> header);
+  /// Where the rest of a request's payload goes.
+  [[nodiscard]] std::span<char> payload() noexcept;
+  void received_payload(std::size_t num_bytes);
   void end_payload();
   void reply(lmcache::LmCode code, CacheValuePtr value = nullptr);
   void reply_value(CacheValuePtr value);
@@ -68,8 +78,8 @@ class LmSession {
   const Load load_;
   std::optional<std::string> owner_;  // of the token that came
 
-  std::array<char, lmcache::kLmRequestBytes> header_;
-  std::size_t num_received_ = 0;  // of the header
+  std::vector<char> received_ = std::vector<char>(kMinInputBytes);  // and beginnings of payloads
+  std::size_t num_received_ = 0;
   lmcache::LmRequest request_;
   std::size_t payload_left_ = 0;
   CacheStore::Reservation reservation_;  // of a value that is being received
@@ -77,10 +87,9 @@ class LmSession {
   std::vector<char> discarded_;          // receives bytes that are ignored
 
   bool loading_ = false;
-  std::array<char, lmcache::kLmReplyBytes> head_;
+  std::string heads_;
   CacheValuePtr body_;
-  std::size_t num_output_ = 0;  // bytes, head and body
-  std::size_t num_sent_ = 0;
+  std::size_t num_sent_ = 0;  // bytes, heads and body
   std::string problem_;
 };
 

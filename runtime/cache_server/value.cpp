@@ -64,7 +64,7 @@ Result<void> check_cache_file(std::string_view head, std::span<const char> bytes
   const auto checksum = checksum_of(head, bytes);
   if (std::memcmp(head.data() + offsetof(CacheFileHeader, checksum), checksum.data(),
                   checksum.size()) != 0)
-    return corrupt_file("xxh3_128", to_hex(checksum) + ", another one than its header says");
+    return corrupt_file("xxh3_128", to_hex(checksum) + ", which is not that of its header");
   return {};
 }
 

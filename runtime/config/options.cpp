@@ -484,7 +484,7 @@ void bind_options(OptionSet& set, Options& options) {
           "the server")
       .add("server-dev-mode", server.server_dev_mode,
            "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache, "
-           "/reset_mm_cache and /server_info; not for production")
+           "/reset_mm_cache, /server_info and /collective_rpc; not for production")
       .add("dev-crash-token", server.dev_crash_token,
            "with server-dev-mode: a worker crashes on any prompt with this token id, to test "
            "recovery; -1: none",

@@ -112,7 +112,8 @@ class SharedMemoryStore final : public OutputStore {
     const auto* const bytes = static_cast<const char*>(memory);
     if (header.magic != kSegmentMagic || header.key_bytes != key.size() ||
         key != std::string_view(bytes + sizeof(header), key.size()))
-      return Error{ErrorCode::kCorrupt, path.string() + " is not the output that its name says"};
+      return Error{ErrorCode::kCorrupt,
+                   path.string() + " does not have the output that it is named after"};
     if (header.num_rows != shape.num_rows || header.hidden_size != shape.hidden_size)
       return Error{ErrorCode::kCorrupt, path.string() + " has the shape [" +
                                             std::to_string(header.num_rows) + ", " +

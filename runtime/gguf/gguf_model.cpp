@@ -61,8 +61,8 @@ Result<void> check_part(const GgufContents& part, const std::string& file_name, 
   if (metadata.error()) return *metadata.error();
   if (count == 1 && found_count <= 1) return {};
   if (found_count == count && found_index == index) return {};
-  return corrupt(file_name, "the name says part " + std::to_string(index + 1) + " of " +
-                                std::to_string(count) + ", split.no and split.count say " +
+  return corrupt(file_name, "by its name it is part " + std::to_string(index + 1) + " of " +
+                                std::to_string(count) + ", by split.no and split.count " +
                                 std::to_string(found_index + 1) + " of " +
                                 std::to_string(found_count) +
                                 "; parts are found by names like x-00001-of-00002.gguf");

@@ -119,7 +119,7 @@ Result<std::unordered_set<std::string>> take_finished(const std::filesystem::pat
     const auto id = parsed.is_object() ? parsed.find("custom_id") : parsed.end();
     if (id == parsed.end() || !id->is_string() || !parsed.contains("response"))
       return invalid_argument(file.string() + ": line " + std::to_string(number) +
-                              " is no result of a batch; choose another file, or remove it");
+                              " is not a result of a batch; choose another file, or remove it");
     ids.insert(id->get<std::string>());
     good_bytes += line.size() + 1;
   }

@@ -345,7 +345,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
                  !ids.emplace(digest.begin(), digest.end()).second) {
         errors.add("duplicate_custom_id", number,
                    invalid_argument("custom_id \"" + line->custom_id.substr(0, 128) +
-                                        "\" stands in an earlier line as well",
+                                        "\" is also in an earlier line",
                                     "custom_id"));
       } else if (!finished.contains(line->custom_id) && !failed.contains(line->custom_id)) {
         run.lines.push_back({offset, static_cast<std::uint32_t>(text.size())});

@@ -103,7 +103,7 @@ std::string read_template_kwargs(const JsonFields& fields, const AnswerDefaults&
   // What they would mean is not left to templates.
   for (const std::string_view name : {"chat_template", "tokenize"})
     if (given && given->has(name))
-      given->wrong_value(name, std::string(name) + " is no variable of a chat template");
+      given->wrong_value(name, std::string(name) + " is not a variable of chat templates");
   const auto effort = fields.choice("reasoning_effort", kReasoningEfforts);
   if (!effort) return kwargs;
   std::string merged = "{\"reasoning_effort\":";

@@ -43,7 +43,7 @@ Endpoint answer_models;
 /// GET /v1/models/NAME
 Endpoint answer_model;
 
-// ---- generation_endpoints.cpp: the OpenAI API
+// ---- generation_endpoints.cpp, response_endpoints.cpp and stream_endpoints.cpp
 
 Prepare prepare_completion;
 Prepare prepare_chat;
@@ -108,6 +108,10 @@ Endpoint answer_cancelled_batch;
 
 Prepare prepare_load_adapter;
 Prepare prepare_unload_adapter;
+
+// ---- worker_endpoints.cpp
+
+Prepare prepare_collective_rpc;
 
 // ---- cache_endpoints.cpp: the prefix cache
 

@@ -58,6 +58,9 @@ class EnginePort {
   /// Load an adapter in all groups, or take its name away. `reply` as above.
   virtual void load_adapter(LoadAdapter what, AdapterCallback reply) = 0;
   virtual void unload_adapter(UnloadAdapter what, AdapterCallback reply) = 0;
+  /// Calls a method on the workers of all groups; not one that starts an engine. `reply` as above.
+  virtual void call_workers(CollectiveRpc what,
+                            std::function<void(Result<CollectiveRpcReply>)> reply) = 0;
   /// Those that requests may name, by name; null: no engine has told yet, or there can be none.
   [[nodiscard]] virtual std::shared_ptr<const AdapterList> adapters() const = 0;
 

@@ -71,7 +71,7 @@ Result<void> MultipartParser::finish() const {
   if (state_ == State::kEnd) return {};
   return Error{
       ErrorCode::kCorrupt,
-      "the body is no multipart/form-data: " +
+      "the body is not multipart/form-data: " +
           (state_ == State::kBroken ? problem_ : std::string("it ends before its last boundary")),
       ""};
 }

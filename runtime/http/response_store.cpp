@@ -253,7 +253,7 @@ Result<std::string> ResponseStore::begin(const std::string& id, const StoredResp
     ASSIGN_OR_RETURN(const bool is_there, exists(id, run.owner));
     if (is_there) return {};
     return Error{ErrorCode::kOverloaded,
-                 "there is no room for another response in the background, see "
+                 "too many or too large background responses, see "
                  "max-stored-responses and max-stored-response-bytes",
                  "background"};
   }));

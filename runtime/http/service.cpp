@@ -217,11 +217,11 @@ constexpr Route kRoutes[] = {
               &kResponsesDialect),
     asks("GET", "/v1/responses/{id}/input_items", answer_stored_response, {"InputItems"},
          &kResponsesDialect),
+    asks("POST", "/v1/responses/{id}/cancel", answer_cancelled_response, {"Response"},
+         &kResponsesDialect),
     asks("GET", "/v1/responses/{id}", answer_stored_response,
          {"Response", "", kEvents, "stream,starting_after"}, &kResponsesDialect),
     asks("DELETE", "/v1/responses/{id}", answer_removed_response, {"Deleted"}, &kResponsesDialect),
-    asks("POST", "/v1/responses/{id}/cancel", answer_cancelled_response, {"Response"},
-         &kResponsesDialect),
     generates("/api/chat", prepare_ollama_chat, {"OllamaChat", "", kLines}, &kOllamaDialect),
     generates("/api/generate", prepare_ollama_generate, {"OllamaGenerate", "", kLines},
               &kOllamaDialect),
@@ -238,8 +238,8 @@ constexpr Route kRoutes[] = {
     asks("DELETE", "/v1/files/{id}", answer_removed_file, {"Deleted"}),
     takes(kBatchesPath, prepare_batch, {"Batch"}),
     asks("GET", kBatchesPath, answer_batches, {"Batches", "", "", "after,limit"}),
-    asks("GET", "/v1/batches/{id}", answer_batch, {"Batch"}),
     asks("POST", "/v1/batches/{id}/cancel", answer_cancelled_batch, {"Batch"}),
+    asks("GET", "/v1/batches/{id}", answer_batch, {"Batch"}),
     takes("/invocations", prepare_invocations, {"Any", "", kEvents}),
     takes("/tokenize", prepare_tokenize, {"Tokens"}),
     takes("/detokenize", prepare_detokenize, {"Detokenized"}),
@@ -255,6 +255,7 @@ constexpr Route kRoutes[] = {
     in_development("GET", "/is_paused", answer_is_paused, {"IsPaused"}),
     in_development("GET", "/server_info", answer_server_info,
                    {"ServerInfo", "", "", "config_format"}),
+    {"POST", "/collective_rpc", {"Any"}, nullptr, prepare_collective_rpc, true},
     takes("/admin/drain", prepare_drain, {"StatusText"}),
     generates("/admin/cache/warm", prepare_warm, {"CacheWarmed"}),
     takes(kCacheExportPath, prepare_cache_export, {"CacheMoved"}),
@@ -278,21 +279,30 @@ bool leads_to(const Route& route, std::string_view path) {
          path.ends_with(behind);
 }
 
+/// The path of the first route that this one leads to; empty if there is none.
+std::string_view place_of(std::string_view path, bool dev_mode) {
+  for (const Route& route : kRoutes) {
+    if (leads_to(route, path) && route.dev <= dev_mode) return route.path;
+  }
+  return {};
+}
+
 /// Null if there is none. HEAD is GET without a body.
 const Route* find_route(std::string_view method, std::string_view path, bool dev_mode) {
   if (method == "HEAD") method = "GET";
+  const std::string_view place = place_of(path, dev_mode);
   for (const Route& route : kRoutes) {
-    if (leads_to(route, path) && route.method == method && route.dev <= dev_mode) return &route;
+    if (route.path == place && route.method == method && route.dev <= dev_mode) return &route;
   }
   return nullptr;
 }
 
 /// The methods of a path for the Allow header; empty if there is no such path.
 std::string allowed_methods(std::string_view path, bool dev_mode) {
+  const std::string_view place = place_of(path, dev_mode);
   std::string methods;
   for (const Route& route : kRoutes) {
-    if (!leads_to(route, path) || route.dev > dev_mode) continue;
-    if (methods.find(route.method) != std::string::npos) continue;
+    if (route.path != place || route.dev > dev_mode) continue;
     if (!methods.empty()) methods += ", ";
     methods += route.method;
     if (route.method == "GET") methods += ", HEAD";

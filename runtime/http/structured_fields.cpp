@@ -110,7 +110,8 @@ std::vector<StructuredOutputsParams> read_structured_field(const JsonFields& fie
   if (const auto name =
           object->other_name({kNames.json, kNames.json_object, kNames.regex, kNames.choice,
                               kNames.grammar, "structural_tag", "disable_any_whitespace",
-                              "disable_additional_properties", "whitespace_pattern"}))
+                              "disable_additional_properties", "any_order",
+                              "whitespace_pattern"}))
     fields.fail(unsupported(kField, std::string(kField) + "." + *name));
   auto found = read_kinds(*object, kNames);
   if (object->kind(kStructuralTag) == JsonKind::kString) {
@@ -128,6 +129,7 @@ std::vector<StructuredOutputsParams> read_structured_field(const JsonFields& fie
   what.disable_any_whitespace = object->boolean("disable_any_whitespace").value_or(false);
   what.disable_additional_properties =
       object->boolean("disable_additional_properties").value_or(false);
+  what.any_order = object->boolean("any_order").value_or(false);
   what.whitespace_pattern = object->text("whitespace_pattern");
   return found;
 }

@@ -4,12 +4,15 @@
 #include <optional>
 
 #include "runtime/base/json.hpp"
+#include "runtime/kv_transfer/connectors.hpp"
 #include "runtime/kv_transfer/multi_connector.hpp"
 
 namespace troupe {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::string_view kFileScheme = "file://";
 
 /// A number, or an array of numbers, from 0 on. nullopt: it is null.
 Result<std::optional<std::vector<double>>> numbers_of(const json& value, const std::string& key,
@@ -104,6 +107,14 @@ Result<BlendConfig> read_blend_config(const ConnectorConfig& config) {
                       "max_local_cpu_size must be greater than 0, it is " +
                           std::to_string(blend.max_local_cpu_size),
                       {}});
+  ASSIGN_OR_RETURN(blend.local_disk, extra.take_text("local_disk", ""));
+  if (blend.local_disk.starts_with(kFileScheme)) blend.local_disk.erase(0, kFileScheme.size());
+  ASSIGN_OR_RETURN(blend.max_local_disk_size, extra.take_real("max_local_disk_size", 0));
+  if (blend.local_disk.empty() != !(blend.max_local_disk_size > 0))
+    return in_config({ErrorCode::kInvalidArgument,
+                      "local_disk and max_local_disk_size, in GiB, need each other",
+                      {}});
+  ASSIGN_OR_RETURN(blend.load_timeout, take_load_timeout(extra));
   RETURN_IF_ERROR(extra.check_empty());
   return blend;
 }

@@ -1,6 +1,7 @@
 #pragma once
 // What configures the BlendConnector.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,12 +28,15 @@ struct BlendConfig {
   std::string special_str;  ///< between the pieces of a prompt; empty: pieces end by their content
   std::int32_t min_tokens = 256;  ///< fewer cached ones are computed
   BlendRule rule;
-  double max_local_cpu_size = 5;  ///< GiB per worker
+  double max_local_cpu_size = 5;   ///< GiB per worker
+  std::string local_disk;          ///< a folder that pieces are written to, too; empty: none
+  double max_local_disk_size = 0;  ///< GiB per worker
+  std::chrono::milliseconds load_timeout{10'000};  ///< of a piece from there
 };
 
 /// The names are LMCache's: enable_blending (true), blend_special_str (none), blend_min_tokens,
-/// blend_check_layers, blend_recompute_ratios, blend_thresholds, max_local_cpu_size. Errors:
-/// kInvalidArgument naming the key.
+/// blend_check_layers, blend_recompute_ratios, blend_thresholds, max_local_cpu_size, local_disk,
+/// max_local_disk_size; and load_timeout_s (10). Errors: kInvalidArgument naming the key.
 [[nodiscard]] Result<BlendConfig> read_blend_config(const ConnectorConfig& config);
 
 /// Of one request.

@@ -6,7 +6,9 @@
 #include "runtime/base/check.hpp"
 #include "runtime/kv_transfer/blend_connector_worker.hpp"
 #include "runtime/kv_transfer/blend_pieces.hpp"
+#include "runtime/kv_transfer/piece_files.hpp"
 #include "runtime/kv_transfer/scheduled_requests.hpp"
+#include "runtime/kv_transfer/store_ops.hpp"
 
 namespace troupe {
 namespace {
@@ -58,14 +60,21 @@ Result<void> BlendConnector::check(const KVConnectorContext& context, const Blen
 }
 
 BlendConnector::BlendConnector(const KVConnectorContext& context, BlendConfig config,
-                               std::vector<TokenId> separator)
+                               std::vector<TokenId> separator, const std::vector<StoreKey>& files)
     : role_(context.config.role),
       config_(std::move(config)),
       separator_(std::move(separator)),
       num_groups_(context.cache.groups.size()),
       token_bytes_(kept_token_bytes(context)),
       index_(static_cast<std::int64_t>(config_.max_local_cpu_size * kBytesPerGiB) *
-             context.parallel.world_size()) {}
+             context.parallel.world_size()) {
+  if (config_.local_disk.empty()) return;
+  files_.emplace(static_cast<std::int64_t>(config_.max_local_disk_size * kBytesPerGiB) *
+                 context.parallel.world_size());
+  for (const StoreKey& file : files)
+    if (!add_file(file))
+      next_.ops.push_back({PieceOp::Kind::kRemoveFile, {.key = file.hash}, file.group});
+}
 
 // ---- requests and their pieces ------------------------------------------------------------------
 
@@ -78,8 +87,9 @@ void BlendConnector::on_new_request(const KVCacheRequest& request) {
   Request& known = requests_[request.id] = {};
   known.owner = request.cache_salt;
   if (request.lora) {
-    known.owner += '\0' + request.lora->name + '\0' + std::to_string(request.lora->int_id) + '\0' +
-                   std::to_string(request.lora->revision);
+    known.owner += '\0' + request.lora->name + '\0' + std::to_string(request.lora->int_id);
+    // An engine that is started again counts its adapters' revisions anew; their ids stay.
+    if (!files_) known.owner += '\0' + std::to_string(request.lora->revision);
   }
   known.is_plain = request.mm_features.empty() && request.prompt_embeds == nullptr;
 }
@@ -115,11 +125,27 @@ std::optional<KVConnector::Match> BlendConnector::get_num_new_matched_tokens(
   if (!known.params->is_enabled || request.params.prompt_logprobs ||
       role_ == ConnectorRole::kProducer)
     return Match{};
-  std::int32_t num_tokens = 0;
-  for (const Piece& piece : *known.pieces) {
-    const std::int32_t begin = std::max(piece.span.begin, num_local_tokens);
-    if (begin < piece.span.end && index_.has(piece.key)) num_tokens += piece.span.end - begin;
+  const auto count = [&](auto&& is_there) {
+    std::int32_t num_tokens = 0;
+    for (const Piece& piece : *known.pieces) {
+      const std::int32_t begin = std::max(piece.span.begin, num_local_tokens);
+      if (begin < piece.span.end && is_there(piece)) num_tokens += piece.span.end - begin;
+    }
+    return num_tokens;
+  };
+  const auto is_in_memory = [this](const Piece& piece) { return index_.has(piece.key); };
+  const auto is_on_disk = [this](const Piece& piece) {
+    return !index_.knows(piece.key) && files_->has(file_key(piece));
+  };
+  if (files_ && !std::exchange(known.has_loaded, true) &&
+      count([&](const Piece& piece) { return is_in_memory(piece) || is_on_disk(piece); }) >=
+          config_.min_tokens) {
+    for (const Piece& piece : *known.pieces)
+      if (piece.span.end > num_local_tokens && is_on_disk(piece)) start_load(piece);
   }
+  if (count([this](const Piece& piece) { return loads_.contains(file_key(piece)); }) > 0)
+    return std::nullopt;
+  const std::int32_t num_tokens = count(is_in_memory);
   return Match{.num_blended = num_tokens < config_.min_tokens ? 0 : num_tokens};
 }
 
@@ -158,14 +184,60 @@ KVConnector::Finished BlendConnector::request_finished(const RequestState& reque
   return {};
 }
 
+// ---- files --------------------------------------------------------------------------------------
+
+bool BlendConnector::add_file(const StoreKey& file) {
+  std::vector<StoreKey> removed;
+  const bool fits = files_->add(file, file.group * token_bytes_, removed);
+  for (const StoreKey& old : removed)
+    next_.ops.push_back({PieceOp::Kind::kRemoveFile, {.key = old.hash}, old.group});
+  return fits;
+}
+
+void BlendConnector::start_load(const Piece& piece) {
+  const StoreKey file = file_key(piece);
+  std::vector<BlockHash> removed;
+  if (!index_.begin(piece.key, file.group * token_bytes_, removed)) return;
+  for (const BlockHash& key : removed) next_.ops.push_back({PieceOp::Kind::kRemove, {.key = key}});
+  files_->touch(file);
+  const RequestId id = next_load_id();
+  loads_.emplace(file, id);
+  next_.ops.push_back({PieceOp::Kind::kReadFile, {.key = piece.key}, file.group, id});
+}
+
+void BlendConnector::update_connector_output(const KVConnectorOutput& output) {
+  for (const RequestId id : output.finished_recving) {
+    const auto load =
+        std::ranges::find_if(loads_, [id](const auto& each) { return each.second == id; });
+    if (load == loads_.end()) continue;
+    const StoreKey file = load->first;
+    loads_.erase(load);
+    if (std::ranges::find(output.failed_recving, id) == output.failed_recving.end()) {
+      index_.complete(file.hash);
+      continue;
+    }
+    index_.remove(file.hash);
+    files_->remove(file);
+    next_.ops.push_back({PieceOp::Kind::kRemove, {.key = file.hash}});
+    next_.ops.push_back({PieceOp::Kind::kRemoveFile, {.key = file.hash}, file.group});
+  }
+}
+
 bool BlendConnector::reset_cache() {
+  forget_pieces();
+  if (files_) files_->clear();
+  next_.clears_files = files_.has_value();
+  return true;
+}
+
+void BlendConnector::forget_pieces() {
   for (auto& [id, known] : requests_) {
     if (!known.pieces) continue;
     for (Piece& piece : *known.pieces) piece.is_blended = piece.is_saved = false;
   }
   index_.clear();
+  loads_.clear();
   next_ = {.clears = true};
-  return true;
 }
 
 // ---- steps --------------------------------------------------------------------------------------
@@ -214,6 +286,9 @@ void BlendConnector::plan_saves(Request& known, std::int32_t begin, std::int32_t
     if (last < piece.span.end) continue;
     index_.complete(piece.key);
     piece.is_saved = false;
+    const StoreKey file = file_key(piece);
+    if (files_ && !files_->touch(file) && add_file(file))
+      next_.ops.push_back({PieceOp::Kind::kWriteFile, {.key = piece.key}, file.group});
   }
 }
 
@@ -263,15 +338,23 @@ Result<std::shared_ptr<KVConnector>> make_blend_connector(const KVConnectorConte
               config.special_str + "\" has no tokens",
           "kv-transfer-config");
   }
+  std::vector<StoreKey> files;
+  if (!config.local_disk.empty()) {
+    // The ranks' files are alike.
+    ParallelConfig first = context.parallel;
+    first.rank = 0;
+    files = list_block_files(
+        piece_folder(config.local_disk, context.model_identity, context.cache, first));
+  }
   return std::shared_ptr<KVConnector>(
-      std::make_shared<BlendConnector>(context, std::move(config), std::move(separator)));
+      std::make_shared<BlendConnector>(context, std::move(config), std::move(separator), files));
 }
 
 Result<std::unique_ptr<KVConnectorWorker>> make_blend_connector_worker(
     const KVConnectorWorkerContext& context) {
   ASSIGN_OR_RETURN(BlendConfig config, read_blend_config(context.config));
   return std::unique_ptr<KVConnectorWorker>(
-      std::make_unique<BlendConnectorWorker>(std::move(config), context.parallel));
+      std::make_unique<BlendConnectorWorker>(std::move(config), context));
 }
 
 }  // namespace troupe

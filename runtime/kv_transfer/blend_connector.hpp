@@ -11,6 +11,7 @@
 #include "messages/request.hpp"
 #include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/kv_transfer/blend_ops.hpp"
+#include "runtime/kv_transfer/block_index.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/piece_index.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
@@ -25,7 +26,10 @@ namespace troupe {
 /// that are kept then; these are pinned until its prompt is computed. A piece is kept when a
 /// request has computed it completely. The workers carry out this side's decisions in the order of
 /// the steps. After failed steps the workers' state is unknown, so both sides drop all
-/// pieces.
+/// pieces in memory.
+///
+/// With files, whole pieces are also written to disk. A request whose pieces are there and not in
+/// memory waits while they are read, once; what is lost or late is computed.
 ///
 /// The result is approximate: a token's keys and values are those that it had after another prefix.
 /// So the blocks of such a request do not enter the prefix cache. A request that is preempted, or
@@ -35,8 +39,9 @@ namespace troupe {
 class BlendConnector final : public KVConnector {
  public:
   /// `separator`: the tokens of BlendConfig::special_str; empty: pieces end by their content.
+  /// `files`: the pieces on disk, the most recently used last.
   BlendConnector(const KVConnectorContext& context, BlendConfig config,
-                 std::vector<TokenId> separator);
+                 std::vector<TokenId> separator, const std::vector<StoreKey>& files);
   /// Errors: kUnsupported, the kind of layers; kInvalidArgument.
   [[nodiscard]] static Result<void> check(const KVConnectorContext& context,
                                           const BlendConfig& config);
@@ -51,7 +56,8 @@ class BlendConnector final : public KVConnector {
   [[nodiscard]] Finished request_finished(const RequestState& request,
                                           const BlockTable& blocks) override;
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
-  void on_failed_steps() override { reset_cache(); }
+  void update_connector_output(const KVConnectorOutput& output) override;
+  void on_failed_steps() override { forget_pieces(); }
   bool reset_cache() override;
 
   [[nodiscard]] const PieceIndex& index() const noexcept { return index_; }
@@ -68,12 +74,22 @@ class BlendConnector final : public KVConnector {
     std::string owner;
     bool is_plain = true;  ///< a text, whose prompt is known
     bool is_admitted = false;
+    bool has_loaded = false;  ///< pieces are read for it once
     std::int32_t num_prompt_tokens = 0;
     std::int32_t num_local_tokens = 0;  ///< of the last look-up
     std::optional<BlendParams> params;  ///< read with the first look-up
     std::optional<std::vector<Piece>> pieces;
   };
 
+  [[nodiscard]] static StoreKey file_key(const Piece& piece) {
+    return {piece.key, piece.span.end - piece.span.begin};
+  }
+  /// From its file into memory.
+  void start_load(const Piece& piece);
+  /// False: there is no room for it.
+  bool add_file(const StoreKey& file);
+  /// Those in memory.
+  void forget_pieces();
   [[nodiscard]] bool may_blend(const Request& known, const RequestState& request) const;
   void cut(Request& known, const RequestState& request) const;
   /// What the request holds of the index is given back.
@@ -87,6 +103,8 @@ class BlendConnector final : public KVConnector {
   std::size_t num_groups_;
   std::int64_t token_bytes_;  // of all ranks
   PieceIndex index_;
+  std::optional<BlockIndex> files_;                              // none: pieces are in memory only
+  std::unordered_map<StoreKey, RequestId, StoreKeyHash> loads_;  // not yet reported
   std::unordered_map<RequestId, Request> requests_;
   BlendOps next_;  // for the step that is planned
 };

@@ -1,46 +1,17 @@
 #include "runtime/kv_transfer/blend_connector_worker.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "runtime/base/check.hpp"
+#include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/models/communicator.hpp"
-#include "runtime/models/half_floats.hpp"
 #include "runtime/models/model.hpp"
 
 namespace troupe {
 namespace {
-
-std::uint16_t narrow_to_bf16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-void write_numbers(bool is_narrow, const float* from, std::int64_t count, std::byte* to) {
-  if (!is_narrow) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint16_t bits = narrow_to_bf16(from[i]);
-    std::memcpy(to + 2 * i, &bits, sizeof bits);
-  }
-}
-
-void read_numbers(bool is_narrow, const std::byte* from, std::int64_t count, float* to) {
-  if (!is_narrow) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, from + 2 * i, sizeof bits);
-    to[i] = widen_bf16(bits);
-  }
-}
 
 /// What the norm of a head divides by, but for its epsilon, which decides nothing here.
 float root_mean_square(const float* x, std::int64_t size) {
@@ -51,39 +22,11 @@ float root_mean_square(const float* x, std::int64_t size) {
 
 }  // namespace
 
-std::int64_t kept_number_bytes(DType cache_dtype) noexcept {
-  return cache_dtype == DType::kF32 ? 4 : 2;
-}
-
-// ---- KeptPiece ----------------------------------------------------------------------------------
-
-void KeptPiece::write(std::int32_t layer, std::int32_t offset, std::int64_t size, const float* k,
-                      const float* v) {
-  const auto index = static_cast<std::size_t>(layer);
-  const std::int64_t number_bytes = is_narrow_ ? 2 : 4;
-  if (layers_.size() <= index) layers_.resize(index + 1);
-  layers_[index].resize(static_cast<std::size_t>(2 * num_tokens_ * size * number_bytes));
-  std::byte* const to = layers_[index].data() + 2 * offset * size * number_bytes;
-  write_numbers(is_narrow_, k, size, to);
-  write_numbers(is_narrow_, v, size, to + size * number_bytes);
-}
-
-void KeptPiece::read(std::int32_t layer, std::int32_t offset, std::int64_t size, float* k,
-                     float* v) const {
-  const std::int64_t number_bytes = is_narrow_ ? 2 : 4;
-  CHECK(std::cmp_less(layer, layers_.size()) && offset < num_tokens_, layer, offset);
-  const std::vector<std::byte>& numbers = layers_[static_cast<std::size_t>(layer)];
-  CHECK(std::cmp_equal(numbers.size(), 2 * num_tokens_ * size * number_bytes), layer,
-        numbers.size());
-  const std::byte* const from = numbers.data() + 2 * offset * size * number_bytes;
-  read_numbers(is_narrow_, from, size, k);
-  if (v != nullptr) read_numbers(is_narrow_, from + size * number_bytes, size, v);
-}
-
-// ---- a step -------------------------------------------------------------------------------------
-
-BlendConnectorWorker::BlendConnectorWorker(BlendConfig config, ParallelConfig parallel)
-    : config_(std::move(config)), parallel_(std::move(parallel)) {}
+BlendConnectorWorker::BlendConnectorWorker(BlendConfig config,
+                                           const KVConnectorWorkerContext& context)
+    : config_(std::move(config)),
+      model_identity_(context.model_identity),
+      parallel_(context.parallel) {}
 
 Result<void> BlendConnectorWorker::register_kv_caches(const KVCacheMemory& memory) {
   device_ = memory.device;
@@ -94,18 +37,38 @@ Result<void> BlendConnectorWorker::register_kv_caches(const KVCacheMemory& memor
   const TokenShape* const token = memory.config.groups.front().spec.token();
   CHECK(token != nullptr);
   is_narrow_ = kept_number_bytes(token->dtype) == 2;
+  files_.reset();
+  if (config_.local_disk.empty()) return {};
+  const std::string folder =
+      piece_folder(config_.local_disk, model_identity_, memory.config, parallel_);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    return Error{ErrorCode::kIo,
+                 "kv-transfer-config: cannot make the folder " + folder + ": " + error.message(),
+                 "kv-transfer-config"};
+  files_ = std::make_unique<PieceFiles>(make_file_block_store(folder),
+                                        block_origin(model_identity_, memory.config, parallel_),
+                                        is_narrow_, config_.load_timeout);
   return {};
 }
+
+// ---- a step -------------------------------------------------------------------------------------
 
 void BlendConnectorWorker::start_step() {
   blends_.clear();
   saves_.clear();
+  file_ops_.clear();
 }
 
 void BlendConnectorWorker::start_load_kv(const std::string& metadata) {
   std::optional<BlendOps> ops = unpack_blend_ops(metadata);
   CHECK(ops.has_value(), metadata.size());
-  if (ops->clears) pieces_.clear();
+  if (ops->clears) {
+    pieces_.clear();
+    if (files_ != nullptr) files_->forget_loads();
+  }
+  if (ops->clears_files && files_ != nullptr) files_->clear();
   for (RequestBlend& request : ops->blends) {
     Blend& blend = blends_.emplace_back();
     blend.ratios = std::move(request.ratios);
@@ -118,15 +81,53 @@ void BlendConnectorWorker::start_load_kv(const std::string& metadata) {
   }
   for (const PieceOp& op : ops->ops) {
     const StoreKey key{op.part.key, 0};
-    if (op.kind == PieceOp::Kind::kRemove) {
-      pieces_.erase(key);
-      continue;
+    const StoreKey file{op.part.key, op.num_tokens};
+    switch (op.kind) {
+      case PieceOp::Kind::kSave: {
+        std::shared_ptr<KeptPiece>& piece = pieces_[key];
+        if (op.part.offset == 0) piece = std::make_shared<KeptPiece>(op.num_tokens, is_narrow_);
+        CHECK(piece != nullptr, op.part.offset);
+        saves_.push_back({op.part, piece});
+        break;
+      }
+      case PieceOp::Kind::kRemove:
+        pieces_.erase(key);
+        break;
+      case PieceOp::Kind::kWriteFile:
+        file_ops_.push_back({file, pieces_.at(key)});
+        break;
+      case PieceOp::Kind::kReadFile:
+        files_->load({value(op.load), file});
+        break;
+      case PieceOp::Kind::kRemoveFile:
+        file_ops_.push_back({file, nullptr});
+        break;
     }
-    std::shared_ptr<KeptPiece>& piece = pieces_[key];
-    if (op.part.offset == 0) piece = std::make_shared<KeptPiece>(op.num_tokens, is_narrow_);
-    CHECK(piece != nullptr, op.part.offset);
-    saves_.push_back({op.part, piece});
   }
+}
+
+void BlendConnectorWorker::wait_for_save() {
+  for (FileOp& op : file_ops_) {
+    if (op.piece != nullptr)
+      files_->save(op.key, std::move(op.piece));
+    else
+      files_->remove(op.key);
+  }
+  file_ops_.clear();
+}
+
+KVConnectorOutput BlendConnectorWorker::get_finished() {
+  KVConnectorOutput output;
+  if (files_ == nullptr) return output;
+  for (PieceFiles::Loaded& loaded : files_->take_loaded()) {
+    const RequestId id{loaded.load.number};
+    output.finished_recving.push_back(id);
+    if (loaded.piece == nullptr)
+      output.failed_recving.push_back(id);
+    else
+      pieces_[{loaded.load.key.hash, 0}] = std::move(loaded.piece);
+  }
+  return output;
 }
 
 void BlendConnectorWorker::begin(const ForwardBatch& batch) {

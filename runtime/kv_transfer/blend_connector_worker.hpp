@@ -13,33 +13,15 @@
 #include "messages/worker.hpp"
 #include "runtime/kv_transfer/blend_config.hpp"
 #include "runtime/kv_transfer/blend_ops.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/kept_piece.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
+#include "runtime/kv_transfer/piece_files.hpp"
 #include "runtime/kv_transfer/store_key.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/kv_blend.hpp"
 
 namespace troupe {
-
-/// Bytes of a number of a key or value as pieces keep it: of a cache in 16 or 8 bits as bf16.
-[[nodiscard]] std::int64_t kept_number_bytes(DType cache_dtype) noexcept;
-
-/// Keys and values of the tokens of a piece, in the layers of this rank; keys as KvBlend has them.
-class KeptPiece {
- public:
-  KeptPiece(std::int32_t num_tokens, bool is_narrow)
-      : num_tokens_(num_tokens), is_narrow_(is_narrow) {}
-
-  /// Tokens from `offset` on have these in a layer. k and v: rows of `size` elements.
-  void write(std::int32_t layer, std::int32_t offset, std::int64_t size, const float* k,
-             const float* v);
-  /// Pre: it has been written, with rows of that size.
-  void read(std::int32_t layer, std::int32_t offset, std::int64_t size, float* k, float* v) const;
-
- private:
-  std::int32_t num_tokens_;
-  bool is_narrow_;                              // bf16, else f32
-  std::vector<std::vector<std::byte>> layers_;  // by number; of each token k, then v
-};
 
 /// Owns the pieces of one rank. In a step it hands those of the step's requests to the layers, has
 /// the ranks of the stage measure together which tokens differ most from what is kept of them, and
@@ -47,13 +29,13 @@ class KeptPiece {
 /// of each request in a batch the last one.
 class BlendConnectorWorker final : public KVConnectorWorker, public KvBlend {
  public:
-  BlendConnectorWorker(BlendConfig config, ParallelConfig parallel);
+  BlendConnectorWorker(BlendConfig config, const KVConnectorWorkerContext& context);
 
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
   void start_step() override;
   void start_load_kv(const std::string& metadata) override;
-  void wait_for_save() override {}
-  [[nodiscard]] KVConnectorOutput get_finished() override { return {}; }
+  void wait_for_save() override;
+  [[nodiscard]] KVConnectorOutput get_finished() override;
   [[nodiscard]] KvBlend* kv_blend() noexcept override { return this; }
 
   [[nodiscard]] bool is_active() const noexcept override {
@@ -83,6 +65,11 @@ class BlendConnectorWorker final : public KVConnectorWorker, public KvBlend {
     PiecePart part;
     std::shared_ptr<KeptPiece> piece;
   };
+  /// Of a file: to be written, or, without a piece, removed.
+  struct FileOp {
+    StoreKey key;
+    std::shared_ptr<const KeptPiece> piece;
+  };
   /// A token of the batch that may be left out.
   struct Candidate {
     std::int32_t token = 0;
@@ -107,14 +94,18 @@ class BlendConnectorWorker final : public KVConnectorWorker, public KvBlend {
   const T* on_device(const std::vector<T>& values, DeviceMemory& memory) const;
 
   BlendConfig config_;
+  std::string model_identity_;
   ParallelConfig parallel_;
   Device* device_ = nullptr;
   bool is_narrow_ = false;
   std::unordered_map<StoreKey, std::shared_ptr<KeptPiece>, StoreKeyHash> pieces_;
 
+  std::unique_ptr<PieceFiles> files_;  // null: there are none
+
   // Of the step.
   std::vector<Blend> blends_;
   std::vector<Save> saves_;
+  std::vector<FileOp> file_ops_;
   const ForwardBatch* batch_ = nullptr;
   std::int32_t last_selection_ = 0;      // the layer
   std::vector<std::int32_t> current_;    // empty: all tokens

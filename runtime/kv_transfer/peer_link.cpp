@@ -45,7 +45,7 @@ std::string to_text(const PeerEndpoint& endpoint) {
 Result<PeerEndpoint> parse_peer_endpoint(const std::string& text) {
   const auto wrong = [&] {
     return invalid_argument("'" + text.substr(0, 64) +
-                            "' is no endpoint, expected LOCAL|HOST:PORT");
+                            "' is not an endpoint, expected LOCAL|HOST:PORT");
   };
   const std::size_t bar = text.find('|');
   if (bar == std::string::npos || text.size() > 512) return wrong();

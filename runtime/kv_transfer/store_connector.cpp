@@ -1,7 +1,6 @@
 #include "runtime/kv_transfer/store_connector.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <unordered_set>
 
 #include "runtime/base/check.hpp"
@@ -17,12 +16,6 @@ namespace {
 
 /// More would make the message of a step large.
 constexpr std::size_t kMovesPerStep = 4096;
-
-/// No request has these.
-RequestId next_move_id() {
-  static std::atomic<std::uint64_t> num_left{~std::uint64_t{0}};
-  return RequestId{num_left--};
-}
 
 std::string first_rank_folder(const KVConnectorContext& context) {
   ParallelConfig first = context.parallel;
@@ -405,7 +398,7 @@ void StoreKVConnector::advance_move() {
   Move& move = *move_;
   if (move.num_sent == move.keys.size()) {
     if (std::exchange(move.is_last_sent, true)) return;
-    move.id = next_move_id();
+    move.id = next_load_id();
     BlockLoad end{.number = ++last_load_, .id = move.id, .blocks = {}};
     next_.loads.push_back(end);
     open_loads_.emplace(end.number, std::move(end));

@@ -1,8 +1,15 @@
 #include "runtime/kv_transfer/store_ops.hpp"
 
+#include <atomic>
+
 #include "runtime/kv_transfer/metadata_text.hpp"
 
 namespace troupe {
+
+RequestId next_load_id() {
+  static std::atomic<std::uint64_t> num_left{~std::uint64_t{0}};
+  return RequestId{num_left--};
+}
 
 std::string pack_store_ops(const StoreOps& ops) { return metadata_text(ops); }
 

@@ -52,6 +52,9 @@ struct StoreOps {
 };
 TROUPE_MESSAGE(StoreOps, oldest_load, loads, ops, folder)
 
+/// That workers report a load as which belongs to no request: no request has it.
+[[nodiscard]] RequestId next_load_id();
+
 [[nodiscard]] std::string pack_store_ops(const StoreOps& ops);
 /// nullopt: it is no such text.
 [[nodiscard]] std::optional<StoreOps> unpack_store_ops(std::string_view text);

@@ -61,7 +61,7 @@ Result<PoolerConfig> read_modules(const std::filesystem::path& folder) {
   for (const json& module : modules) {
     if (!module.is_object())
       return Error{
-          ErrorCode::kCorrupt, std::string(kModules) + " has a module that is no object", {}};
+          ErrorCode::kCorrupt, std::string(kModules) + " has a module that is not an object", {}};
     ConfigFields fields(module, std::string(kModules));
     const std::string type = fields.text("type", "");
     const std::string path = fields.text("path", "");

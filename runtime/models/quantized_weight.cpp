@@ -233,7 +233,7 @@ Result<QuantizedWeight> QuantizedWeight::find_packed(const Checkpoint& checkpoin
     const std::span<const std::int64_t> sizes = view->elements<std::int64_t>();
     if (sizes[0] != weight.num_rows_ || sizes[1] != weight.num_cols_)
       return error_about(*shape, name + ".weight_shape",
-                         "says " + shape_text(sizes) + ", expected [" +
+                         "is " + shape_text(sizes) + ", expected [" +
                              std::to_string(weight.num_rows_) + ", " +
                              std::to_string(weight.num_cols_) + "]");
   }

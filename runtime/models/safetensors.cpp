@@ -404,7 +404,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder,
     const Tensor* tensor = checkpoint.find(name);
     if (tensor == nullptr || tensor->file != file)
       return Error{ErrorCode::kCorrupt, file + ": tensor " + in_quotes(name) + " is missing, " +
-                                            std::string(index_name) + " says that it is there"};
+                                            std::string(index_name) + " lists it"};
   }
   return checkpoint;
 }

@@ -246,7 +246,7 @@ class PickleReader {
   }
   /// Behind the last mark.
   Result<std::vector<std::size_t>> pop_to_mark() {
-    if (marks_.empty()) return corrupt("there is no mark");
+    if (marks_.empty()) return corrupt("the stack has no mark");
     const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
     std::vector<std::size_t> items(first, stack_.end());
     stack_.erase(first, stack_.end());
@@ -478,7 +478,7 @@ class PickleReader {
     if (!type) return unsupported("storages of type " + shown_name(type_name));
     const std::string& key = values_[items[2]].text;
     const auto entry = entries_.find(root_ + "data/" + key);
-    if (entry == entries_.end()) return corrupt("there is no storage " + shown_name(key));
+    if (entry == entries_.end()) return corrupt("no storage " + shown_name(key));
     const std::uint64_t element_bytes = static_cast<std::uint64_t>(type_block(*type).num_bytes);
     const std::int64_t count = values_[items[4]].number;
     if (count < 0 || static_cast<std::uint64_t>(count) > entry->second.size() / element_bytes)
@@ -495,7 +495,7 @@ class PickleReader {
     const PickleValue& what = values_[both[0]];
     const std::vector<std::size_t>& arguments = values_[both[1]].items;
     if (what.kind != Kind::kGlobal || values_[both[1]].kind != Kind::kTuple)
-      return corrupt("what it calls is no name");
+      return corrupt("it calls something other than a global");
     if (what.text == "collections.OrderedDict" && arguments.empty()) {
       push({.kind = Kind::kDict});
       return {};

@@ -27,13 +27,13 @@ namespace troupe {
 /// a time in a group without other requests, until they finish; a suspect fails with an error at
 /// its third crash, if it ran alone. The other groups continue meanwhile.
 ///
-/// A group may be killed by hand repeatedly, which must not lose a request; or by the kernel for
-/// the memory that a request takes, which would repeat forever. They are distinguished by progress:
-/// a kill before the request has got any token in that group counts twice, or four times if it was
-/// a suspect and alone; a kill before it has got kMinProgress tokens counts once, and a later one
-/// resets the count. With kSuspectKills it is a suspect, with kMaxKills and alone it fails: after
-/// five kills without a token. (Kills by the OOM killer are detected, and count as crashes:
-/// ProcessEnd.)
+/// A group may be killed by hand repeatedly, which must not lose a request; or for the memory that
+/// a request takes, which would repeat forever. They are distinguished by progress: a kill before
+/// the request has got any token in that group counts twice, or four times if it was a suspect and
+/// alone; a kill before it has got kMinProgress tokens counts once, and a later one resets the
+/// count. With kSuspectKills it is a suspect, with kMaxKills and alone it fails: after 17 kills
+/// without a token. That many, as kills by the kernel's OOM killer are detected, and count as
+/// crashes (ProcessEnd), and as a slow machine may compute no token between several kills by hand.
 ///
 /// A prefill group computes a prompt only (prompt_of), as a request with an id of its own: that
 /// group may hold its blocks for long, also while the same request is sent there again. Its answer
@@ -50,7 +50,7 @@ class RequestJournal {
   static constexpr int kSuspectCrashes = 2;
   static constexpr int kMaxCrashes = 3;
   static constexpr int kSuspectKills = 4;
-  static constexpr int kMaxKills = 16;
+  static constexpr int kMaxKills = 64;
   static constexpr std::size_t kMinProgress = 16;
   /// A request for the final output only is run with deltas of this many tokens, so that they are
   /// not lost with the engine. (RequestClients merges them.)

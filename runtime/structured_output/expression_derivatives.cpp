@@ -23,6 +23,7 @@ ExpressionId Expressions::derive(ExpressionId e, std::uint8_t c) {
   if (row_of_[e] == kNoRow) {
     // What is large enough for a table of its own, wherever it occurs.
     const bool keep = node.kind == Kind::kRule || node.kind == Kind::kIntersection ||
+                      node.kind == Kind::kUnordered || node.kind == Kind::kBehindOne ||
                       (node.kind == Kind::kChoice && node.b >= 3) ||
                       (node.kind == Kind::kRepeat && nodes_[node.a].kind != Kind::kBytes);
     if (!keep) return derive_uncached(e, c);
@@ -88,8 +89,24 @@ ExpressionId Expressions::derive_uncached(ExpressionId e, std::uint8_t c) {
       return derive(body(node.a), c);
     case Kind::kNotEmpty:
       return derive(node.a, c);
+    case Kind::kUnordered:
+      return derive_unordered(e, c);
+    case Kind::kBehindOne:
+      return derive(items_behind(e), c);
   }
   return kNothing;
+}
+
+ExpressionId Expressions::derive_unordered(ExpressionId e, std::uint8_t c) {
+  const std::uint32_t size = nodes_[e].b;
+  std::vector<ExpressionId> parts;
+  for (std::uint32_t item = kMoreItem; item < size; ++item) {
+    const ExpressionId part = derive(children_[nodes_[e].a + item], c);
+    if (part == kNothing) continue;
+    const ExpressionId whole = sequence(part, behind_one(e, item));
+    if (whole != kNothing) parts.push_back(whole);
+  }
+  return choice(std::move(parts));
 }
 
 ExpressionId Expressions::derive_intersection(ExpressionId e, std::uint8_t c) {

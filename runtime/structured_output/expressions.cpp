@@ -96,19 +96,17 @@ std::size_t Expressions::num_bytes() const noexcept {
 
 std::size_t Expressions::hash(const Node& node, std::span<const ExpressionId> children) const {
   std::uint64_t h = static_cast<std::uint64_t>(node.kind);
-  if (children.empty()) {
-    h = mix(h, std::uint64_t{node.a} << 32 | node.b);
-    h = mix(h, std::uint64_t{node.min} << 32 | node.max);
-  }
+  if (children.empty()) h = mix(h, std::uint64_t{node.a} << 32 | node.b);
+  h = mix(h, std::uint64_t{node.min} << 32 | node.max);
   for (const ExpressionId child : children) h = mix(h, child);
   return h ^ h >> 32;
 }
 
 bool Expressions::equal(const Node& a, std::span<const ExpressionId> a_children,
                         const Node& b) const {
-  if (a.kind != b.kind) return false;
+  if (a.kind != b.kind || a.min != b.min || a.max != b.max) return false;
   if (!a_children.empty()) return std::ranges::equal(a_children, children(b));
-  return a.a == b.a && a.b == b.b && a.min == b.min && a.max == b.max;
+  return a.a == b.a && a.b == b.b;
 }
 
 void Expressions::grow_table() {
@@ -118,7 +116,8 @@ void Expressions::grow_table() {
   for (const std::uint32_t id : old) {
     if (id == 0) continue;
     const Node& node = nodes_[id];
-    const bool has_children = node.kind == Kind::kChoice || node.kind == Kind::kIntersection;
+    const bool has_children = node.kind == Kind::kChoice || node.kind == Kind::kIntersection ||
+                              node.kind == Kind::kUnordered;
     std::size_t i =
         hash(node, has_children ? children(node) : std::span<const ExpressionId>()) & mask;
     while (table_[i] != 0) i = (i + 1) & mask;
@@ -464,6 +463,81 @@ ExpressionId Expressions::not_empty(ExpressionId a) {
   return intern({.kind = Kind::kNotEmpty, .is_finite = nodes_[a].is_finite, .a = a});
 }
 
+ExpressionId Expressions::unordered(const Unordered& items) {
+  const auto num_required = static_cast<std::uint32_t>(items.required.size());
+  const std::uint64_t num_items = std::uint64_t{num_required} + items.optional.size();
+  const std::uint32_t min = std::max({items.min, num_required, 1u});
+  // Without `more` there are no others to count.
+  const std::uint32_t max = items.more == kNothing && items.max >= num_items
+                                ? static_cast<std::uint32_t>(num_items)
+                                : items.max;
+  if (min > max || std::ranges::find(items.required, kNothing) != items.required.end())
+    return kNothing;
+  std::vector<ExpressionId> parts{num_required, items.separator, items.last, items.more};
+  parts.insert(parts.end(), items.required.begin(), items.required.end());
+  parts.insert(parts.end(), items.optional.begin(), items.optional.end());
+  return intern({.kind = Kind::kUnordered, .is_finite = false, .min = min, .max = max}, parts);
+}
+
+/// What is there to come behind an item.
+struct Expressions::ItemsLeft {
+  std::uint32_t num_required = 0;
+  std::uint32_t min = 0;
+  std::uint32_t max = kUnbounded;
+  bool may_go_on = false;
+
+  [[nodiscard]] bool may_end() const { return num_required == 0 && min == 0; }
+};
+
+Expressions::ItemsLeft Expressions::items_left(const Node& node, std::uint32_t item) const {
+  const auto parts = children(node);
+  const std::uint32_t num_required = parts[0];
+  const std::size_t num_items = parts.size() - kFirstItem - (item == kMoreItem ? 0 : 1);
+  ItemsLeft left{.num_required = num_required,
+                 .min = node.min - 1,
+                 .max = node.max == kUnbounded ? kUnbounded : node.max - 1};
+  if (item != kMoreItem && item < kFirstItem + num_required) --left.num_required;
+  const std::uint64_t most =
+      parts[kMoreItem] != kNothing ? left.max : std::min<std::uint64_t>(left.max, num_items);
+  left.may_go_on = most >= std::max({left.num_required, left.min, 1u});
+  return left;
+}
+
+ExpressionId Expressions::behind_one(ExpressionId e, std::uint32_t item) {
+  const Node node = nodes_[e];
+  const ItemsLeft left = items_left(node, item);
+  const ExpressionId last = children(node)[2];
+  if (!left.may_go_on) return left.may_end() ? last : kNothing;
+  return intern({.kind = Kind::kBehindOne,
+                 .nullable = left.may_end() && nodes_[last].nullable,
+                 .is_finite = false,
+                 .a = e,
+                 .b = item});
+}
+
+ExpressionId Expressions::items_behind(ExpressionId e) {
+  const auto known = items_behind_.find(e);
+  if (known != items_behind_.end()) return known->second;
+  const Node& node = nodes_[nodes_[e].a];
+  const std::uint32_t item = nodes_[e].b;
+  const auto parts = children(node);
+  const ItemsLeft left = items_left(node, item);
+  Unordered items{.separator = parts[1],
+                  .last = parts[2],
+                  .more = parts[kMoreItem],
+                  .required = {},
+                  .optional = {},
+                  .min = left.min,
+                  .max = left.max};
+  for (std::uint32_t i = kFirstItem; i < parts.size(); ++i)
+    if (i != item)
+      (i < kFirstItem + parts[0] ? items.required : items.optional).push_back(parts[i]);
+  const ExpressionId more = sequence(items.separator, unordered(items));
+  const ExpressionId result = left.may_end() ? choice(items.last, more) : more;
+  items_behind_.emplace(e, result);
+  return result;
+}
+
 // ---- Expressions from elsewhere --------------------------------------------------------------
 
 ExpressionId Expressions::import(const Expressions& other, ExpressionId e,
@@ -482,11 +556,13 @@ ExpressionId Expressions::import(const Expressions& other, ExpressionId e,
     if (!known.contains(next)) {
       if (node.kind == Kind::kChoice || node.kind == Kind::kIntersection) {
         for (const ExpressionId part : other.children(node)) need(part);
+      } else if (node.kind == Kind::kUnordered) {
+        for (const ExpressionId part : other.children(node).subspan(1)) need(part);
       } else if (node.kind == Kind::kSequence) {
         need(node.a);
         need(node.b);
       } else if (node.kind == Kind::kComplement || node.kind == Kind::kRepeat ||
-                 node.kind == Kind::kNotEmpty) {
+                 node.kind == Kind::kNotEmpty || node.kind == Kind::kBehindOne) {
         need(node.a);
       }
       if (pending.size() > num_pending) continue;
@@ -503,6 +579,10 @@ ExpressionId Expressions::import_node(const Expressions& other, const Node& node
   std::vector<ExpressionId> parts;
   if (node.kind == Kind::kChoice || node.kind == Kind::kIntersection)
     for (const ExpressionId part : other.children(node)) parts.push_back(known.at(part));
+  if (node.kind == Kind::kUnordered) {
+    parts.push_back(other.children(node)[0]);  // a number
+    for (const ExpressionId part : other.children(node).subspan(1)) parts.push_back(known.at(part));
+  }
   switch (node.kind) {
     case Kind::kNothing:
       return kNothing;
@@ -526,6 +606,11 @@ ExpressionId Expressions::import_node(const Expressions& other, const Node& node
       return rule(node.a, node.nullable);
     case Kind::kNotEmpty:
       return not_empty(known.at(node.a));
+    case Kind::kUnordered:
+      return intern({.kind = node.kind, .is_finite = false, .min = node.min, .max = node.max},
+                    parts);
+    case Kind::kBehindOne:
+      return behind_one(known.at(node.a), node.b);
   }
   return kNothing;
 }

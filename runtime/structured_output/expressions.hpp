@@ -82,6 +82,8 @@ class Expressions {
     kMultiple,      ///< digits that make a remainder of 0; so far it is min, the divisor max
     kRule,          ///< the rule's number is a
     kNotEmpty,      ///< a without the empty text
+    kUnordered,     ///< what unordered() makes: count children from a, the first one no expression
+    kBehindOne,     ///< what follows, in a, the child that b says
   };
   struct Node {
     Kind kind = Kind::kNothing;
@@ -110,6 +112,18 @@ class Expressions {
   ExpressionId multiple_of(std::uint32_t divisor, std::uint32_t remainder = 0);
   ExpressionId rule(std::uint32_t rule, bool nullable);
   ExpressionId not_empty(ExpressionId a);
+  /// As GrammarBuilder::Unordered. Each way through the items makes expressions of its own, when a
+  /// parser takes it.
+  struct Unordered {
+    ExpressionId separator = kEmpty;
+    ExpressionId last = kEmpty;
+    ExpressionId more = kNothing;
+    std::vector<ExpressionId> required;
+    std::vector<ExpressionId> optional;
+    std::uint32_t min = 1;
+    std::uint32_t max = kUnbounded;
+  };
+  ExpressionId unordered(const Unordered& items);
 
   /// An expression of another one of these made here; `known` keeps what has been made so far. Pre:
   /// they have the same classes and rules.
@@ -188,6 +202,16 @@ class Expressions {
 
   ExpressionId derive(ExpressionId e, std::uint8_t c);
   ExpressionId derive_uncached(ExpressionId e, std::uint8_t c);
+  /// Children of kUnordered: the number of required ones, separator, last, more, and the items,
+  /// required ones first.
+  static constexpr std::uint32_t kFirstItem = 4;
+  static constexpr std::uint32_t kMoreItem = 3;
+  struct ItemsLeft;
+  [[nodiscard]] ItemsLeft items_left(const Node& node, std::uint32_t item) const;
+  [[nodiscard]] ExpressionId behind_one(ExpressionId e, std::uint32_t item);
+  /// What it stands for.
+  ExpressionId items_behind(ExpressionId e);
+  ExpressionId derive_unordered(ExpressionId e, std::uint8_t c);
   /// Its children's derivatives at once; whether they have a text in common is not looked at.
   ExpressionId derive_intersection(ExpressionId e, std::uint8_t c);
   ExpressionId bytes_of_classes(const std::bitset<256>& classes);
@@ -219,6 +243,7 @@ class Expressions {
   std::uint32_t num_rows_ = 0;
   std::vector<ExpressionId> bodies_;  ///< by rule; kUnknown: not yet
   std::unique_ptr<RuleBodies> make_bodies_;
+  std::unordered_map<ExpressionId, ExpressionId> items_behind_;
   std::uint64_t steps_left_ = 0;
   int depth_ = 0;
 };

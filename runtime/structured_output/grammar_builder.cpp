@@ -256,6 +256,16 @@ GrammarNodeId GrammarBuilder::multiple_of(std::uint32_t divisor) {
   return add({.kind = GrammarNodeKind::kMultiple, .max = divisor});
 }
 
+GrammarNodeId GrammarBuilder::unordered(const Unordered& items) {
+  // Each child but those of `required` has the empty text: all have a text if the whole has one.
+  std::vector<GrammarNodeId> children{items.separator, items.last, repeat(items.more, 0)};
+  children.insert(children.end(), items.required.begin(), items.required.end());
+  for (const GrammarNodeId one : items.optional) children.push_back(optional(one));
+  const GrammarNodeId node = add(GrammarNodeKind::kUnordered, children, items.min, items.max);
+  nodes_[node].is_regular = false;
+  return node;
+}
+
 GrammarNodeId GrammarBuilder::rule(GrammarRuleId rule) {
   CHECK(rule < bodies_.size(), rule);
   return add({.kind = GrammarNodeKind::kRule, .is_regular = false, .first = rule});

@@ -53,6 +53,7 @@ enum class GrammarNodeKind : std::uint8_t {
   kIntersection,  ///< both at once; regular
   kComplement,    ///< every text of bytes that it is not; regular
   kMultiple,      ///< the digits of a multiple of max; '-' and '.' are passed over
+  kUnordered,     ///< the children of GrammarBuilder::unordered; not regular
   kRule,
 };
 
@@ -97,6 +98,18 @@ class GrammarBuilder {
   GrammarNodeId intersection(GrammarNodeId a, GrammarNodeId b);
   GrammarNodeId complement(GrammarNodeId node);
   GrammarNodeId multiple_of(std::uint32_t divisor);
+  /// What may come in any order: `required` ones once each, `optional` ones at most once, `more`
+  /// any number of times (nothing(): never); min to max of them together, at least one.
+  struct Unordered {
+    GrammarNodeId separator = 0;  ///< between two; not nullable
+    GrammarNodeId last = 0;       ///< behind the last one
+    GrammarNodeId more = 0;
+    std::vector<GrammarNodeId> required;  ///< not nullable, as `optional` and `more`
+    std::vector<GrammarNodeId> optional;
+    std::uint32_t min = 1;
+    std::uint32_t max = kUnbounded;
+  };
+  GrammarNodeId unordered(const Unordered& items);
   GrammarNodeId rule(GrammarRuleId rule);
   GrammarRuleId add_rule();
   void set_body(GrammarRuleId rule, GrammarNodeId body) { bodies_[rule] = body; }

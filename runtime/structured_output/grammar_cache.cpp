@@ -20,6 +20,7 @@ std::string key_of(const StructuredOutputsParams& what) {
   key += std::to_string(static_cast<int>(what.kind));
   key += what.disable_any_whitespace ? 'c' : ' ';
   key += what.disable_additional_properties ? 'n' : ' ';
+  key += what.any_order ? 'o' : ' ';
   key += what.whitespace_pattern ? 'w' : ' ';
   if (what.whitespace_pattern) add(*what.whitespace_pattern);
   for (const std::string& text : what.texts) add(text);

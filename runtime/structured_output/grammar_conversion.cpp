@@ -121,6 +121,8 @@ class GrammarConversion final : public RuleBodies {
         return expressions.complement(convert(expressions, children[0]));
       case GrammarNodeKind::kMultiple:
         return expressions.multiple_of(node.max);
+      case GrammarNodeKind::kUnordered:
+        return convert_unordered(expressions, node, children);
       case GrammarNodeKind::kRule: {
         const GrammarNodeId body = builder_->bodies()[node.first];
         return productive_[body] ? expressions.rule(node.first, nullable_[body])
@@ -128,6 +130,30 @@ class GrammarConversion final : public RuleBodies {
       }
     }
     return Expressions::kNothing;
+  }
+
+  ExpressionId convert_unordered(Expressions& expressions, const GrammarNode& node,
+                                 std::span<const GrammarNodeId> children) {
+    const auto repeated = [&](GrammarNodeId id) {
+      return builder_->nodes()[id].kind == GrammarNodeKind::kRepeat
+                 ? convert(expressions, builder_->children(builder_->nodes()[id])[0])
+                 : Expressions::kNothing;
+    };
+    Expressions::Unordered items{.separator = convert(expressions, children[0]),
+                                 .last = convert(expressions, children[1]),
+                                 .more = repeated(children[2]),
+                                 .required = {},
+                                 .optional = {},
+                                 .min = node.min,
+                                 .max = node.max};
+    for (const GrammarNodeId child : children.subspan(3)) {
+      if (builder_->nodes()[child].kind != GrammarNodeKind::kRepeat) {
+        items.required.push_back(convert(expressions, child));
+      } else if (const ExpressionId one = repeated(child); one != Expressions::kNothing) {
+        items.optional.push_back(one);
+      }
+    }
+    return expressions.unordered(items);
   }
 
   void find_regular_texts(Expressions& expressions) {
@@ -211,6 +237,7 @@ class GrammarConversion final : public RuleBodies {
       case GrammarNodeKind::kMultiple:
         texts = {.nullable = true, .productive = true, .takes_bytes = true, .is_infinite = true};
         break;
+      case GrammarNodeKind::kUnordered:
       case GrammarNodeKind::kRule:
         break;
     }
@@ -262,8 +289,9 @@ class GrammarConversion final : public RuleBodies {
     }
   }
 
-  /// By node, the least solution: a sequence has the property if all of its parts have, a choice if
-  /// one of them has, a rule if its body has. Linear in the size of the grammar.
+  /// By node, the least solution: a sequence has the property if all of its parts have (so has what
+  /// comes in any order), a choice if one of them has, a rule if its body has. Linear in the size
+  /// of the grammar.
   [[nodiscard]] std::vector<bool> fixpoint(bool RegularTexts::*property) const {
     const auto& nodes = builder_->nodes();
     std::vector<bool> holds(nodes.size());
@@ -280,7 +308,9 @@ class GrammarConversion final : public RuleBodies {
         if (texts_[id].*property) set(id);
         continue;
       }
-      missing[id] = node.kind == GrammarNodeKind::kSequence ? node.count : 1;
+      const bool needs_all =
+          node.kind == GrammarNodeKind::kSequence || node.kind == GrammarNodeKind::kUnordered;
+      missing[id] = needs_all ? node.count : 1;
       if (node.kind == GrammarNodeKind::kRepeat && node.min == 0) set(id);
     }
     while (!pending.empty()) {

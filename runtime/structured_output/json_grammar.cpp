@@ -196,8 +196,11 @@ JsonGrammar::JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& opti
 }
 
 GrammarNodeId JsonGrammar::separator(char c) {
-  return builder_.sequence(
-      {whitespace_, builder_.byte(static_cast<unsigned char>(c)), whitespace_});
+  GrammarNodeId& known = c == ',' ? comma_ : colon_;
+  if (known == 0)
+    known =
+        builder_.sequence({whitespace_, builder_.byte(static_cast<unsigned char>(c)), whitespace_});
+  return known;
 }
 
 GrammarNodeId JsonGrammar::quoted(GrammarNodeId content) {
@@ -370,6 +373,12 @@ GrammarNodeId JsonGrammar::bounded_magnitude(const NumberBounds& bounds, bool ne
   }
   if (bounds.multiple_of)
     result = b.intersection(result, multiples(*bounds.multiple_of, bounds.integer));
+  if (bounds.not_multiples.empty()) return result;
+  // Without zeros at the end of a fraction: multiples() says where the others belong.
+  const GrammarNodeId fraction = b.sequence({b.byte('.'), digits_, b.bytes(byte_range('1', '9'))});
+  result = b.intersection(result, b.sequence({whole_, b.optional(fraction)}));
+  for (const Decimal& one : bounds.not_multiples)
+    result = b.intersection(result, b.complement(multiples(one, bounds.integer)));
   return result;
 }
 
@@ -406,7 +415,7 @@ GrammarNodeId JsonGrammar::number(const NumberBounds& bounds) {
 
 GrammarNodeId JsonGrammar::make_number(const NumberBounds& bounds) {
   GrammarBuilder& b = builder_;
-  if (bounds.min || bounds.max || bounds.multiple_of)
+  if (bounds.min || bounds.max || bounds.multiple_of || !bounds.not_multiples.empty())
     return b.choice({bounded_magnitude(bounds, false),
                      b.sequence({b.byte('-'), bounded_magnitude(bounds, true)})});
   const GrammarNodeId integer = b.sequence({b.optional(b.byte('-')), whole_});

@@ -40,6 +40,7 @@ struct NumberBounds {
   std::optional<Bound> min;
   std::optional<Bound> max;
   std::optional<Decimal> multiple_of;
+  std::vector<Decimal> not_multiples;  ///< a multiple of none of these
   auto operator<=>(const NumberBounds&) const = default;
 };
 
@@ -59,7 +60,7 @@ class JsonGrammar {
   [[nodiscard]] JsonStrings strings() const noexcept { return strings_; }
 
   [[nodiscard]] GrammarNodeId whitespace() const noexcept { return whitespace_; }
-  /// Between two items: white space, the character, white space.
+  /// Between two items: white space, the character (',' or ':'), white space.
   GrammarNodeId separator(char c);
   /// A string with any escapes, of min to max characters.
   GrammarNodeId string(std::uint32_t min = 0, std::uint32_t max = GrammarBuilder::kUnbounded);
@@ -92,6 +93,8 @@ class JsonGrammar {
   JsonStrings strings_;
   CodePointSet unescaped_;  ///< characters that stand for themselves
   GrammarNodeId whitespace_ = 0;
+  GrammarNodeId comma_ = 0;  ///< with white space; 0: not made yet
+  GrammarNodeId colon_ = 0;
   GrammarNodeId any_character_ = 0;  ///< of a string, with its escapes
   GrammarNodeId spelled_character_ = 0;
   GrammarNodeId digit_ = 0;

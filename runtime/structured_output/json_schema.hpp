@@ -18,6 +18,9 @@ struct JsonGrammarOptions {
   std::optional<std::string> whitespace_pattern;
   /// Objects have no properties but those that their schemas name, unless they say otherwise.
   bool disable_additional_properties = false;
+  /// Properties come in any order; else in the schema's, and those that it does not name behind
+  /// them. Constants keep theirs in arrays of unique items.
+  bool any_order = false;
 };
 
 /// The texts of json_schema_grammar, as a part of a grammar. Throws GrammarRefused.
@@ -41,8 +44,8 @@ struct ParameterStyle {
 GrammarNodeId add_json_parameters(GrammarBuilder& builder, std::string_view schema,
                                   const JsonGrammarOptions& options, const ParameterStyle& style);
 
-/// The JSON texts that the schema takes, with the properties of an object in the schema's order and
-/// behind them those that it does not name. Numbers that have bounds are written without
+/// The JSON texts that the schema takes, with the properties of an object in the order that the
+/// options say. Numbers that have bounds are written without
 /// exponents. Errors: kInvalidArgument: no schema, over a limit, a keyword that is refused.
 Result<GrammarBuilder> json_schema_grammar(std::string_view schema,
                                            const JsonGrammarOptions& options = {},

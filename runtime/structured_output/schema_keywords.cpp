@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "runtime/base/ordered_json.hpp"
 
@@ -116,16 +117,87 @@ const Json& item_schema(const Json& schema, std::size_t index) {
   return items == schema.end() ? anything() : *items;
 }
 
-Json types_of(const Json& schema) {
-  if (schema.is_object() && schema.contains("enum")) {
-    Json types = Json::array();
-    for (const Json& one : schema["enum"]) types.push_back(type_of(one));
-    return types;
+void TypeSet::add(std::string_view type) {
+  for (std::size_t i = 0; i < kTypes.size(); ++i)
+    if (kTypes[i] == type || (type == "number" && kTypes[i] == "integer")) bits_.set(i);
+}
+
+bool TypeSet::has(std::string_view type) const {
+  for (std::size_t i = 0; i < kTypes.size(); ++i)
+    if (kTypes[i] == type) return bits_.test(i);
+  return false;
+}
+
+TypeSet TypeSet::operator&(const TypeSet& other) const {
+  TypeSet both;
+  both.bits_ = bits_ & other.bits_;
+  return both;
+}
+
+TypeSet types_of(const Json& schema) {
+  TypeSet types;
+  const auto find = [&](const char* key) {
+    return schema.is_object() ? schema.find(key) : schema.end();
+  };
+  if (const auto values = find("enum"); values != schema.end()) {
+    for (const Json& one : *values) types.add(type_of(one));
+  } else if (const auto names = find("type"); names != schema.end()) {
+    for (const Json& name : *names) types.add(name.get_ref<const std::string&>());
+  } else {
+    for (const std::string_view type : kTypes) types.add(type);
   }
-  if (schema.is_object() && schema.contains("type")) return schema["type"];
-  Json all = Json::array();
-  for (const std::string_view type : kTypes) all.push_back(type);
-  return all;
+  return types;
+}
+
+bool says_nothing(const std::string& keyword) {
+  static const std::unordered_set<std::string_view> kSayingSomething{"$ref",
+                                                                     "$dynamicRef",
+                                                                     "$recursiveRef",
+                                                                     "extends",
+                                                                     "disallow",
+                                                                     "divisibleBy",
+                                                                     "allOf",
+                                                                     "anyOf",
+                                                                     "oneOf",
+                                                                     "not",
+                                                                     "if",
+                                                                     "dependentRequired",
+                                                                     "dependencies",
+                                                                     "dependentSchemas",
+                                                                     "const",
+                                                                     "enum",
+                                                                     "contains",
+                                                                     "type",
+                                                                     "properties",
+                                                                     "patternProperties",
+                                                                     "required",
+                                                                     "additionalProperties",
+                                                                     "propertyNames",
+                                                                     "minProperties",
+                                                                     "maxProperties",
+                                                                     "unevaluatedProperties",
+                                                                     "items",
+                                                                     "prefixItems",
+                                                                     "minItems",
+                                                                     "additionalItems",
+                                                                     "maxItems",
+                                                                     "unevaluatedItems",
+                                                                     "uniqueItems",
+                                                                     "minLength",
+                                                                     "maxLength",
+                                                                     "pattern",
+                                                                     "format",
+                                                                     "minimum",
+                                                                     "maximum",
+                                                                     "exclusiveMinimum",
+                                                                     "multipleOf",
+                                                                     "exclusiveMaximum",
+                                                                     kAnyOfs,
+                                                                     kContains,
+                                                                     kNotTexts,
+                                                                     kNotPatterns,
+                                                                     kNotMultiples};
+  return !kSayingSomething.contains(keyword);
 }
 
 }  // namespace troupe::schema

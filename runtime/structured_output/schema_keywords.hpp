@@ -3,6 +3,7 @@
 // by throwing GrammarRefused.
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -16,11 +17,13 @@ using Json = nlohmann::ordered_json;
 
 /// These are ours: no client's schema has them behind SchemaResolver::resolve(). kAnyOfs: a list of
 /// lists of schemas, one of each list holds. kContains: a list of {contains, minContains,
-/// maxContains}. The others: strings are none of these texts, and match none of these patterns.
+/// maxContains}. The others: strings are none of these texts, and match none of these patterns;
+/// numbers are multiples of none of these.
 constexpr const char* kAnyOfs = "$anyOfs";
 constexpr const char* kContains = "$contains";
 constexpr const char* kNotTexts = "\x01notTexts";
 constexpr const char* kNotPatterns = "\x01notPatterns";
+constexpr const char* kNotMultiples = "\x01notMultiples";
 
 constexpr std::array<std::string_view, 7> kTypes{"null",   "boolean", "integer", "number",
                                                  "string", "array",   "object"};
@@ -44,8 +47,23 @@ class Nesting {
 [[nodiscard]] std::string_view type_of(const Json& value);
 /// `types`: a list, or one.
 [[nodiscard]] bool includes_type(const Json& types, std::string_view type);
+/// Types of values; "number" has "integer" in it.
+class TypeSet {
+ public:
+  void add(std::string_view type);
+  [[nodiscard]] bool has(std::string_view type) const;
+  [[nodiscard]] bool empty() const { return bits_.none(); }
+  [[nodiscard]] TypeSet operator&(const TypeSet& other) const;
+  bool operator==(const TypeSet&) const = default;
+
+ private:
+  std::bitset<kTypes.size()> bits_;  ///< by place in kTypes
+};
 /// The types of its values, as far as `enum` and `type` say.
-[[nodiscard]] Json types_of(const Json& schema);
+[[nodiscard]] TypeSet types_of(const Json& schema);
+
+/// An annotation, what other schemas refer to, or unknown.
+[[nodiscard]] bool says_nothing(const std::string& keyword);
 
 [[nodiscard]] const Json& list_of_schemas(const std::string& key, const Json& argument);
 [[nodiscard]] Decimal number_of(const std::string& key, const Json& value);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/structured_output/schema_resolver.hpp"
@@ -45,20 +48,18 @@ Json SchemaResolver::merge(Json a, Json b) {
   if (a == Json(false) || b == Json(false)) return false;
   if (a == Json(true) || a.empty()) return b;
   if (b == Json(true) || b.empty()) return a;
-  Json result = Json::object();
-  // merge_objects() makes the properties; a copy of many would cost more than the rest.
-  const bool has_new_properties = concerns_properties(b);
-  for (const auto& [key, value] : a.items())
-    result[key] = key == "properties" && has_new_properties ? Json() : value;
-  merge_objects(a, b, result);
-  merge_arrays(a, b, result);
-  for (const auto& [key, value] : b.items()) {
+  Json made = Json::object();
+  merge_objects(a, b, made);
+  merge_arrays(a, b, made);
+  Json result = std::move(a);
+  for (auto& [key, value] : made.get_ref<Json::object_t&>()) result[key] = std::move(value);
+  for (auto& [key, value] : b.get_ref<Json::object_t&>()) {
     if (key == "properties" || key == "patternProperties" || key == "additionalProperties" ||
         key == "items" || key == "prefixItems")
       continue;
     const auto mine = result.find(key);
     if (mine == result.end()) {
-      result[key] = value;
+      result[key] = std::move(value);
     } else if (key == "type") {
       Json types = Json::array();
       for (const std::string_view type : kTypes)
@@ -85,7 +86,7 @@ Json SchemaResolver::merge(Json a, Json b) {
         if (std::find(both.begin(), both.end(), one) == both.end()) both.push_back(one);
       *mine = std::move(both);
     } else if (key == "required" || key == kAnyOfs || key == kContains || key == kNotTexts ||
-               key == kNotPatterns) {
+               key == kNotPatterns || key == kNotMultiples) {
       for (const Json& one : value)
         if (std::find(mine->begin(), mine->end(), one) == mine->end()) mine->push_back(one);
     } else if (key == "uniqueItems") {
@@ -99,22 +100,33 @@ Json SchemaResolver::merge(Json a, Json b) {
   return result;
 }
 
-void SchemaResolver::merge_objects(const Json& a, const Json& b, Json& result) {
+void SchemaResolver::merge_objects(const Json& a, Json& b, Json& result) {
   if (!concerns_properties(b)) return;
   if (!concerns_properties(a)) {
     for (const char* key : {"properties", "patternProperties", "additionalProperties"})
-      if (b.contains(key)) result[key] = b[key];
+      if (b.contains(key)) result[key] = std::move(b[key]);
     return;
   }
   Json properties = Json::object();
   const Json& of_a = property(a, "properties");
   const Json& of_b = property(b, "properties");
-  for (const auto& [name, inner] : of_a.items()) {
-    const auto other = of_b.find(name);
-    properties[name] = all_of(inner, other != of_b.end() ? *other : of_unnamed(b, name));
+  // Looking a name up in an object takes as long as the object has names.
+  std::unordered_map<std::string_view, const Json*> in_b;
+  for (const auto& [name, inner] : of_b.get_ref<const Json::object_t&>())
+    in_b.emplace(name, &inner);
+  auto& list = properties.get_ref<Json::object_t&>();
+  list.reserve(of_a.size() + of_b.size());
+  for (const auto& [name, inner] : of_a.get_ref<const Json::object_t&>()) {
+    const auto other = in_b.find(name);
+    if (other == in_b.end()) {
+      list.emplace_back(name, all_of(inner, of_unnamed(b, name)));
+    } else {
+      list.emplace_back(name, all_of(inner, *other->second));
+      in_b.erase(other);
+    }
   }
-  for (const auto& [name, inner] : of_b.items())
-    if (!of_a.contains(name)) properties[name] = all_of(of_unnamed(a, name), inner);
+  for (const auto& [name, inner] : of_b.get_ref<const Json::object_t&>())
+    if (in_b.contains(name)) list.emplace_back(name, all_of(of_unnamed(a, name), inner));
   // A name that matches a pattern of one of them is an additional one to the other, unless it
   // matches there, too: with the same patterns, or none, that is certain.
   const Json& patterns_a = property(a, "patternProperties");

@@ -15,32 +15,37 @@ constexpr std::size_t kMaxNegations = 64;  ///< schemas that together say what o
 constexpr int kMaxNegationDepth = 8;       ///< of properties within each other
 constexpr int kMaxNestedKeywords = 16;     ///< of those that need negation
 
-std::optional<Json> other_types(const Json& types) {
+Json other_types(const Json& types) {
   Json others = Json::array();
+  Json fractions;
   for (const std::string_view type : kTypes) {
     if (includes_type(types, type) || type == "integer") continue;
-    if (type == "number" && includes_type(types, "integer")) return std::nullopt;
-    others.push_back(type);
+    if (type == "number" && includes_type(types, "integer")) {
+      fractions = Json{{"type", Json::array({type})}, {kNotMultiples, Json::array({1})}};
+    } else {
+      others.push_back(type);
+    }
   }
-  return others.empty() ? Json::array() : Json::array({Json{{"type", std::move(others)}}});
+  Json result = Json::array();
+  if (!others.empty()) result.push_back(Json{{"type", std::move(others)}});
+  if (!fractions.is_null()) result.push_back(std::move(fractions));
+  return result;
 }
 
-std::optional<Json> other_values(const Json& values) {
-  Json types = Json::array();
-  Json texts = Json::array();
-  Json booleans = Json::array();
-  for (const Json& value : values) {
-    if (value.is_number() || value.is_structured()) return std::nullopt;
-    types.push_back(type_of(value));
-    if (value.is_string()) texts.push_back(value);
+/// Those between the numbers of a list.
+Json other_numbers(Json numbers) {
+  std::ranges::sort(numbers.get_ref<Json::array_t&>(), [](const Json& a, const Json& b) {
+    return less(number_of("enum", a), number_of("enum", b));
+  });
+  Json others = Json::array();
+  Json next{{"type", Json::array({"number"})}};
+  for (const Json& number : numbers) {
+    Json before = next;
+    before["exclusiveMaximum"] = number;
+    others.push_back(std::move(before));
+    next["exclusiveMinimum"] = number;
   }
-  for (const bool value : {true, false})
-    if (std::find(values.begin(), values.end(), Json(value)) == values.end())
-      booleans.push_back(value);
-  Json others = *other_types(types);
-  if (!texts.empty())
-    others.push_back(Json{{"type", Json::array({"string"})}, {kNotTexts, std::move(texts)}});
-  if (booleans.size() == 1) others.push_back(Json{{"enum", std::move(booleans)}});
+  others.push_back(std::move(next));
   return others;
 }
 
@@ -105,7 +110,8 @@ Json SchemaResolver::negation_or_refuse(const Json& schema, const std::string& k
   const auto others = negation(resolve(schema), 0);
   if (!others)
     refuse(keyword +
-           " is supported for types, constants, texts, bounds, 'required' and 'properties'");
+           " is supported for types, constants, texts, bounds, multiples, 'required' and "
+           "'properties'");
   return others->empty() ? Json::array({false}) : *others;
 }
 
@@ -153,7 +159,13 @@ std::optional<Json> SchemaResolver::negation_of(const std::string& key, const Js
     return only(type, name, std::uint64_t{count_of(key, argument)} + 1);
   };
   if (key == "type") return other_types(argument);
-  if (key == "enum") return other_values(argument);
+  if (key == "enum") return other_values(argument, depth);
+  if (key == "multipleOf") return only("number", kNotMultiples, Json::array({argument}));
+  if (key == kNotMultiples) {
+    Json others = Json::array();
+    for (const Json& one : argument) others.push_back(only("number", "multipleOf", one)[0]);
+    return others;
+  }
   if (key == "minimum") return only("number", "exclusiveMaximum", argument);
   if (key == "exclusiveMinimum") return only("number", "maximum", argument);
   if (key == "maximum") return only("number", "exclusiveMinimum", argument);
@@ -197,13 +209,72 @@ std::optional<Json> SchemaResolver::negation_of(const std::string& key, const Js
     return others->empty() ? Json::array() : only("array", "contains", any_of(*others));
   }
   if (key == "additionalProperties" && schema.contains("patternProperties")) return std::nullopt;
-  static const std::array<std::string_view, 7> kOpen{
-      "additionalProperties", "items", "patternProperties", "propertyNames", "uniqueItems",
-      "multipleOf",           "format"};
+  static const std::array<std::string_view, 6> kOpen{"additionalProperties", "items",
+                                                     "patternProperties",    "propertyNames",
+                                                     "uniqueItems",          "format"};
   if (std::find(kOpen.begin(), kOpen.end(), key) == kOpen.end()) return Json::array();
   const bool says_nothing =
       key == "uniqueItems" ? argument == Json(false) : argument == Json(true) || argument.empty();
   return says_nothing ? std::optional(Json::array()) : std::nullopt;
+}
+
+std::optional<Json> SchemaResolver::other_values(const Json& values, int depth) {
+  Json types = Json::array();
+  Json texts = Json::array();
+  Json numbers = Json::array();
+  Json booleans = Json::array();
+  for (const Json& value : values) {
+    types.push_back(value.is_number() ? "number" : type_of(value));
+    if (value.is_string()) texts.push_back(value);
+    if (value.is_number()) numbers.push_back(value);
+  }
+  for (const bool value : {true, false})
+    if (std::find(values.begin(), values.end(), Json(value)) == values.end())
+      booleans.push_back(value);
+  Json others = other_types(types);
+  if (!texts.empty())
+    others.push_back(Json{{"type", Json::array({"string"})}, {kNotTexts, std::move(texts)}});
+  if (booleans.size() == 1) others.push_back(Json{{"enum", std::move(booleans)}});
+  if (!numbers.empty())
+    for (Json& one : other_numbers(std::move(numbers))) others.push_back(std::move(one));
+  for (const char* type : {"array", "object"}) {
+    if (std::find(types.begin(), types.end(), Json(type)) == types.end()) continue;
+    auto structures = other_structures(values, type, depth);
+    if (!structures) return std::nullopt;
+    others.push_back(*std::move(structures));
+  }
+  return others;
+}
+
+/// Values of the type that are equal to none of these.
+std::optional<Json> SchemaResolver::other_structures(const Json& values, const char* type,
+                                                     int depth) {
+  Json all = Json::array();
+  for (const Json& value : values) {
+    if (type_of(value) != type) continue;
+    Json equal{{"type", Json::array({type})}};
+    if (value.is_array()) {
+      Json items = Json::array();
+      for (const Json& item : value) items.push_back(Json{{"enum", Json::array({item})}});
+      equal["minItems"] = value.size();
+      equal["maxItems"] = value.size();
+      equal["prefixItems"] = std::move(items);
+    } else {
+      Json names = Json::array();
+      Json properties = Json::object();
+      for (const auto& [name, inner] : value.items()) {
+        names.push_back(name);
+        properties[name] = Json{{"enum", Json::array({inner})}};
+      }
+      equal["maxProperties"] = value.size();
+      equal["required"] = std::move(names);
+      equal["properties"] = std::move(properties);
+    }
+    const auto others = negation(equal, depth + 1);
+    if (!others) return std::nullopt;
+    all.push_back(any_of(*others));
+  }
+  return Json{{"type", Json::array({type})}, {"allOf", std::move(all)}};
 }
 
 std::optional<Json> SchemaResolver::other_properties(const Json& properties, int depth) {
@@ -272,23 +343,17 @@ bool SchemaResolver::are_disjoint(const Json& a, const Json& b, int depth) {
       if (all) return true;
     }
   }
-  const Json types_a = types_of(a);
-  const Json types_b = types_of(b);
-  bool common = false;
-  bool only_objects = true;
-  for (const std::string_view type : kTypes) {
-    if (!includes_type(types_a, type) || !includes_type(types_b, type)) continue;
-    common = true;
-    only_objects = only_objects && type == "object";
-  }
-  if (!common) return true;
+  const TypeSet common = types_of(a) & types_of(b);
+  if (common.empty()) return true;
   if (a.contains("enum") && b.contains("enum")) {
     for (const Json& one : a["enum"])
       for (const Json& other : b["enum"])
         if (one == other) return false;
     return true;
   }
-  return only_objects &&
+  TypeSet objects;
+  objects.add("object");
+  return common == objects &&
          (excludes_required(a, b) || excludes_required(b, a) || differ_in_a_property(a, b, depth));
 }
 

@@ -15,7 +15,7 @@ const std::array<std::string_view, 5> kRefused{"$dynamicRef", "$recursiveRef", "
                                                "disallow", "divisibleBy"};
 
 /// What a resolved schema has, beside what is resolved. All else says nothing of a value.
-const std::array<std::string_view, 24> kKept{"properties",
+const std::array<std::string_view, 25> kKept{"properties",
                                              "patternProperties",
                                              "additionalProperties",
                                              "propertyNames",
@@ -38,7 +38,8 @@ const std::array<std::string_view, 24> kKept{"properties",
                                              "exclusiveMaximum",
                                              "multipleOf",
                                              kNotTexts,
-                                             kNotPatterns};
+                                             kNotPatterns,
+                                             kNotMultiples};
 
 /// CompiledGrammar's error for a grammar without a text.
 constexpr std::string_view kNoText = "no text fits the grammar";
@@ -68,6 +69,7 @@ bool is_resolved_keyword(const std::string& key, const Json& argument) {
   if (key == "type")
     return is_type(argument) ||
            (argument.is_array() && std::all_of(argument.begin(), argument.end(), is_type));
+  if (key == "enum") return argument.is_array();
   if (!is_one_of(kKept, key) || key == "additionalItems") return false;
   if (key == "items") return !argument.is_array();
   if (key == "exclusiveMinimum" || key == "exclusiveMaximum") return !argument.is_boolean();
@@ -75,15 +77,6 @@ bool is_resolved_keyword(const std::string& key, const Json& argument) {
     return argument.is_array() && std::all_of(argument.begin(), argument.end(),
                                               [](const Json& name) { return name.is_string(); });
   return true;
-}
-
-/// Annotations, and what other schemas refer to.
-bool says_nothing(const std::string& key) {
-  static constexpr std::array<std::string_view, 16> kAnnotations{
-      "title",    "description", "default", "examples", "example",     "$schema",
-      "$comment", "$id",         "id",      "$defs",    "definitions", "deprecated",
-      "readOnly", "writeOnly",   "$anchor", "comment"};
-  return is_one_of(kAnnotations, key);
 }
 
 void old_drafts(Json& schema) {
@@ -137,6 +130,14 @@ SchemaResolver::SchemaResolver(const Json& root, const JsonGrammarOptions& optio
                                const GrammarLimits& limits)
     : root_(root), options_(options), limits_(limits) {
   find_ids(root_, true);
+  if (!root_.is_object() || !root_.contains("$schema") || !root_["$schema"].is_string()) return;
+  const auto& draft = root_["$schema"].get_ref<const std::string&>();
+  for (const char* old : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
+    is_old_draft_ = is_old_draft_ || draft.find(old) != std::string::npos;
+}
+
+bool SchemaResolver::only_refers(const Json& schema) const {
+  return schema.is_object() && schema.contains("$ref") && (is_old_draft_ || schema.size() == 1);
 }
 
 void SchemaResolver::find_ids(const Json& schema, bool is_root) {
@@ -146,7 +147,7 @@ void SchemaResolver::find_ids(const Json& schema, bool is_root) {
   }
   if (!schema.is_object()) return;
   for (const auto& [key, inner] : schema.items()) {
-    if (key == kNotTexts || key == kNotPatterns)
+    if (key == kNotTexts || key == kNotPatterns || key == kNotMultiples)
       refuse("the keyword " + quote(key) + " is unknown");
     if ((key == "$id" || key == "id") && inner.is_string()) {
       const auto& id = inner.get_ref<const std::string&>();
@@ -205,6 +206,7 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
            std::to_string(kMaxResolutions) + " times");
   if (schema.is_boolean()) return schema;
   if (!schema.is_object()) refuse("a schema must be an object or a boolean");
+  if (only_refers(schema)) return resolve(target_of(schema["$ref"]), depth + 1);
   if (has_unevaluated(schema)) return resolve(without_unevaluated(schema), depth + 1);
   // Properties have the order in which the keywords that name them stand in the schema.
   bool own_first = false;
@@ -278,25 +280,40 @@ const Json* SchemaResolver::resolved(const Json& unresolved) const {
     if (!schema->is_object()) return nullptr;
     const Json* reference = nullptr;
     bool has_others = false;
+    bool is_resolved = true;
     for (const auto& [key, argument] : schema->items()) {
       if (key == "$ref") {
         reference = &argument;
       } else if (is_resolved_keyword(key, argument)) {
         has_others = true;
       } else if (!says_nothing(key)) {
-        return nullptr;
+        is_resolved = false;
       }
     }
+    if (!is_resolved && !only_refers(*schema)) return nullptr;
     if (reference == nullptr) {
       const bool is_closed = options_.disable_additional_properties &&
                              schema->contains("properties") &&
                              !schema->contains("additionalProperties");
       return is_closed ? nullptr : schema;
     }
-    if (has_others) return nullptr;
+    if (has_others && !is_old_draft_) return nullptr;
     schema = &target_of(*reference);
   }
   return nullptr;
+}
+
+const Json* SchemaResolver::only_alternatives(const Json& schema) {
+  if (!schema.is_object()) return nullptr;
+  const Json* branches = nullptr;
+  for (const auto& [key, argument] : schema.items()) {
+    if (key == "anyOf") {
+      branches = &argument;
+    } else if (!says_nothing(key)) {
+      return nullptr;
+    }
+  }
+  return branches == nullptr ? nullptr : &list_of_schemas("anyOf", *branches);
 }
 
 Json SchemaResolver::of_unnamed(const Json& schema, const std::string& name) {

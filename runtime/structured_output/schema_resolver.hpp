@@ -28,12 +28,17 @@ class SchemaResolver {
 
   [[nodiscard]] const Json& root() const noexcept { return root_; }
   [[nodiscard]] const JsonGrammarOptions& options() const noexcept { return options_; }
+  /// Does the schema say nothing but what it refers to? Up to draft 7 that is so of each that
+  /// refers to another one.
+  [[nodiscard]] bool only_refers(const Json& schema) const;
   /// Where a $ref leads to.
   [[nodiscard]] const Json& target_of(const Json& reference) const;
   Json resolve(const Json& schema, int depth = 0);
   /// The schema, or what it refers to, if that is resolved but for keywords that say nothing of a
   /// value: most are, and a copy of each would hold all that is in it. Null: resolve() it.
   [[nodiscard]] const Json* resolved(const Json& schema) const;
+  /// The branches of a schema that says nothing but anyOf; else null.
+  [[nodiscard]] static const Json* only_alternatives(const Json& schema);
   /// A schema for what both take. Pre: both are resolved; so is the result.
   Json merge(Json a, Json b);
   /// Schemas that together take exactly the values that this one does not take, for a list of
@@ -45,7 +50,7 @@ class SchemaResolver {
 
  private:
   void find_ids(const Json& schema, bool is_root);
-  void merge_objects(const Json& a, const Json& b, Json& result);
+  void merge_objects(const Json& a, Json& b, Json& result);
 
   // In schema_unevaluated.cpp.
   static bool has_unevaluated(const Json& schema);
@@ -67,6 +72,8 @@ class SchemaResolver {
   std::optional<Json> negation(const Json& schema, int depth);
   std::optional<Json> negation_of(const std::string& key, const Json& argument, const Json& schema,
                                   int depth);
+  std::optional<Json> other_values(const Json& values, int depth);
+  std::optional<Json> other_structures(const Json& values, const char* type, int depth);
   std::optional<Json> other_properties(const Json& properties, int depth);
   std::optional<Json> other_prefix(const Json& prefix, int depth);
   std::optional<Json> other_branches(const Json& groups, int depth);
@@ -78,6 +85,7 @@ class SchemaResolver {
   const JsonGrammarOptions options_;
   const GrammarLimits limits_;
   std::string root_id_;
+  bool is_old_draft_ = false;  ///< 3 to 7
   std::map<std::string, const Json*> ids_;
   std::map<std::string, std::shared_ptr<CompiledGrammar>> name_patterns_;
   int nesting_ = 0;  ///< of oneOf, not and if

@@ -40,7 +40,7 @@ class TagConversion {
       if (!structure.contains("schema")) fail(where + ".schema is missing");
       const std::string begin = text(structure, "begin", where);
       tags.push_back(
-          {begin, builder_.sequence({builder_.literal(begin), schema(structure["schema"]),
+          {begin, builder_.sequence({builder_.literal(begin), schema(structure["schema"], options_),
                                      builder_.literal(text(structure, "end", where))})});
     }
     return triggered(texts(source, "triggers", "structural_tag"), tags, {}, "structural_tag");
@@ -164,9 +164,9 @@ class TagConversion {
     return builder_.intersection(text, builder_.complement(builder_.choice(refused)));
   }
 
-  GrammarNodeId schema(const Json& source) {
+  GrammarNodeId schema(const Json& source, const JsonGrammarOptions& options) {
     if (source.is_boolean() || source.is_object())
-      return add_json_schema(builder_, source.dump(), options_);
+      return add_json_schema(builder_, source.dump(), options);
     fail("a schema must be an object or a boolean");
   }
 
@@ -179,11 +179,13 @@ class TagConversion {
       return builder_.literal(text(source, "value", where));
     }
     if (type == "json_schema") {
-      allow(source, {"type", "json_schema", "style"}, where);
+      allow(source, {"type", "json_schema", "style", "any_order"}, where);
       if (source.contains("style") && source["style"] != "json")
         fail(where + ".style other than json is not supported");
       if (!source.contains("json_schema")) fail(where + ".json_schema is missing");
-      return schema(source["json_schema"]);
+      JsonGrammarOptions options = options_;
+      if (source.contains("any_order")) options.any_order = flag(source, "any_order", where);
+      return schema(source["json_schema"], options);
     }
     if (type == "parameters") return parameters(source, where);
     if (type == "regex") {

@@ -23,7 +23,8 @@ Result<JsonGrammarOptions> json_options(const StructuredOutputsParams& what) {
   }
   return JsonGrammarOptions{.any_whitespace = !what.disable_any_whitespace,
                             .whitespace_pattern = what.whitespace_pattern,
-                            .disable_additional_properties = what.disable_additional_properties};
+                            .disable_additional_properties = what.disable_additional_properties,
+                            .any_order = what.any_order};
 }
 
 Result<GrammarBuilder> json_grammar(const StructuredOutputsParams& what,

@@ -7,6 +7,8 @@
 #include <functional>
 #include <set>
 
+#include "actors/server_settings.hpp"
+
 namespace troupe {
 namespace {
 

@@ -60,7 +60,7 @@ struct Fixture {
     self->send(processor, SubmitRequest{std::move(request), {}});
   }
   void abort(std::uint64_t id) { self->send(processor, AbortRequests{{RequestId{id}}}); }
-  /// Plays everyone until `done`; ten seconds without a message are a failure.
+  /// Plays everyone until `done`; two minutes without a message are a failure.
   template <class Condition>
   void run_until(Condition done) {
     while (!done()) {
@@ -85,7 +85,7 @@ struct Fixture {
               ended[output.id] = std::move(output);
             }
           },
-          caf::after(10s) >> [&] { late = true; });
+          caf::after(120s) >> [&] { late = true; });
       BOOST_REQUIRE(!late);
     }
   }

@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <string>
 
-#include "actors/engine_settings.hpp"
+#include "actors/server_settings.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/file.hpp"
 #include "runtime/base/json.hpp"

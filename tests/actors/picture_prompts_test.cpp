@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "actors/engine_settings.hpp"
+#include "actors/server_settings.hpp"
 #include "messages/encoder_input.hpp"
 #include "runtime/base/file.hpp"
 #include "runtime/base/json.hpp"

@@ -8,6 +8,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string source(reinterpret_cast<const char*>(data), size);
-  troupe::follow_masks(troupe::json_schema_grammar(source, {}, troupe::kFuzzGrammarLimits));
+  for (const bool any_order : {false, true})
+    troupe::follow_masks(
+        troupe::json_schema_grammar(source, {.any_order = any_order}, troupe::kFuzzGrammarLimits));
   return 0;
 }

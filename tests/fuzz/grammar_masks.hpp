@@ -25,8 +25,8 @@ inline const std::vector<std::string> kFuzzSpecialTokens{"[T]", "<t>"};
 inline void follow_masks(const auto& grammar) {
   if (!grammar.ok()) return;
   static const auto vocabulary = [] {
-    std::vector<std::string> tokens{"\"", "{\"", "\": ", "a", "ab",  "1",
-                                    "12", "}",   "]",    "[", "\xC3"};
+    std::vector<std::string> tokens{"\"", "{\"", ", \"", "\": ", "a", "ab",
+                                    "1",  "12",  "}",    "]",    "[", "\xC3"};
     for (const std::string& token : kFuzzSpecialTokens)
       tokens.push_back(GrammarVocabulary::special_bytes(token));
     return GrammarVocabulary::make(tokens, tokens.size());

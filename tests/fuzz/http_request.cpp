@@ -49,6 +49,9 @@ class Engine final : public EnginePort {
     reply(TopologyStatus{});
   }
   void load_adapter(LoadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
+  void call_workers(CollectiveRpc, std::function<void(Result<CollectiveRpcReply>)> reply) override {
+    reply(CollectiveRpcReply{});
+  }
   void unload_adapter(UnloadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
   [[nodiscard]] std::shared_ptr<const AdapterList> adapters() const override { return nullptr; }
   [[nodiscard]] bool healthy() const noexcept override { return true; }

@@ -1,10 +1,12 @@
 // TROUPE_PROPERTY_OPERATIONS: how many operations on scheduler and caches, 20,000 if it is not set;
-// a thorough run takes 1,000,000. TROUPE_PROPERTY_SEED: the first seed, for running one again.
+// a thorough run takes 1,000,000. TROUPE_PROPERTY_SEED: see property_seed.hpp.
 
 #include "tests/support/random_workload.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
+
+#include "tests/support/property_seed.hpp"
 
 namespace troupe {
 namespace {
@@ -17,8 +19,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
 BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   constexpr int kOperationsPerEngine = 400;
   const std::uint64_t num_operations = from_environment("TROUPE_PROPERTY_OPERATIONS", 20000);
-  const auto first_seed =
-      static_cast<std::uint32_t>(from_environment("TROUPE_PROPERTY_SEED", std::random_device{}()));
+  const std::uint32_t first_seed = testing::property_seed();
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   RandomWorkload::Coverage coverage;
   // What few kinds of engines do may want some engines more.

@@ -1,6 +1,7 @@
-// bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS: a closed loop of
-// clients on one thread against a server on this host. Prints requests/s, the 99th percentile of
-// their latency in microseconds, and MB/s of values.
+// bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS [PIPELINE]: a closed
+// loop of clients on one thread against a server on this host, each with PIPELINE requests at a
+// time. Prints requests/s, the 99th percentile of their latency in microseconds, and MB/s of
+// values.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -27,11 +28,13 @@ using namespace troupe::lmcache;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kNumKeys = 64;
+constexpr std::size_t kMaxHeadBytes = 64;  // of a reply, without its value
 
 struct Plan {
   bool redis = false;
   std::string operation;
   std::size_t value_bytes = 0;
+  int pipeline = 1;
 };
 
 std::string key_of(int number) {
@@ -83,7 +86,8 @@ struct Client {
   int socket = -1;
   const std::string* request = nullptr;
   std::size_t num_sent = 0;
-  std::string head;  // the first bytes of the reply
+  int num_replies = 0;  // that are missing
+  std::string head;     // the first bytes of the next one
   std::size_t num_received = 0;
   std::size_t num_expected = 0;
   Clock::time_point since;
@@ -115,7 +119,11 @@ class Load {
     // What is read must be there.
     for (int i = 0; i < kNumKeys; ++i) filling_.push_back(request_of(plan_, "put", i));
     for (const std::string& request : filling_) run_one(clients_[0], request);
-    for (int i = 0; i < kNumKeys; ++i) requests_.push_back(request_of(plan_, plan_.operation, i));
+    for (int i = 0; i < kNumKeys; ++i) {
+      std::string& requests = requests_.emplace_back();
+      for (int j = 0; j < plan_.pipeline; ++j)
+        requests += request_of(plan_, plan_.operation, i + j);
+    }
     for (Client& client : clients_) {
       epoll_event event{};
       event.events = EPOLLIN;
@@ -127,7 +135,7 @@ class Load {
   void run(double seconds) {
     const auto begin = Clock::now();
     const auto end = begin + std::chrono::duration<double>(seconds);
-    for (Client& client : clients_) start(client, next_request());
+    for (Client& client : clients_) start(client, next_requests(), plan_.pipeline);
     std::vector<epoll_event> events(clients_.size());
     while (Clock::now() < end) {
       const int count = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 1000);
@@ -135,48 +143,61 @@ class Load {
         Client& client = *static_cast<Client*>(events[static_cast<std::size_t>(i)].data.ptr);
         if (!receive(client, MSG_DONTWAIT)) continue;
         latencies_.push_back(std::chrono::duration<double>(Clock::now() - client.since).count());
-        start(client, next_request());
+        start(client, next_requests(), plan_.pipeline);
       }
     }
     const double took = std::chrono::duration<double>(Clock::now() - begin).count();
     std::sort(latencies_.begin(), latencies_.end());
-    const auto done = static_cast<double>(latencies_.size());
+    const auto num_latencies = static_cast<double>(latencies_.size());
     const double p99 =
-        latencies_.empty() ? 0 : latencies_[static_cast<std::size_t>(0.99 * (done - 1))];
+        latencies_.empty() ? 0 : latencies_[static_cast<std::size_t>(0.99 * (num_latencies - 1))];
+    const double done = num_latencies * plan_.pipeline;
     const double value = plan_.operation == "exist" ? 0 : static_cast<double>(plan_.value_bytes);
     std::printf("%.0f %.0f %.1f\n", done / took, p99 * 1e6, done / took * value / 1e6);
   }
 
  private:
-  const std::string& next_request() { return requests_[next_++ % requests_.size()]; }
-  /// Sends a whole request: the server reads it before it replies.
-  void start(Client& client, const std::string& request) {
+  const std::string& next_requests() { return requests_[next_++ % requests_.size()]; }
+  /// Sends whole requests: the server reads them before it replies.
+  void start(Client& client, const std::string& requests, int num_requests) {
     client.since = Clock::now();
-    client.head.clear();
-    client.num_received = client.num_expected = 0;
-    for (std::size_t done = 0; done < request.size();) {
+    client.num_replies = num_requests;
+    for (std::size_t done = 0; done < requests.size();) {
       const ssize_t count =
-          ::send(client.socket, request.data() + done, request.size() - done, MSG_NOSIGNAL);
+          ::send(client.socket, requests.data() + done, requests.size() - done, MSG_NOSIGNAL);
       if (count <= 0) die("send");
       done += static_cast<std::size_t>(count);
     }
   }
-  /// True: the reply is complete.
+  /// True: all replies are complete.
   bool receive(Client& client, int flags) {
-    while (client.num_expected == 0 || client.num_received < client.num_expected) {
+    while (client.num_replies > 0) {
       const ssize_t count = ::recv(client.socket, buffer_.data(), buffer_.size(), flags);
       if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
       if (count <= 0) die("recv");
-      client.num_received += static_cast<std::size_t>(count);
-      if (client.num_expected != 0) continue;
-      client.head.append(buffer_.data(),
-                         std::min<std::size_t>(static_cast<std::size_t>(count), 64));
-      client.num_expected = reply_bytes(plan_, client.head);
+      take(client, {buffer_.data(), static_cast<std::size_t>(count)});
     }
     return true;
   }
+  void take(Client& client, std::string_view bytes) {
+    while (!bytes.empty()) {
+      if (client.num_expected == 0) {
+        client.num_received = client.head.size();
+        client.head.append(bytes.substr(0, kMaxHeadBytes - client.head.size()));
+        client.num_expected = reply_bytes(plan_, client.head);
+        if (client.num_expected == 0) return;
+      }
+      const std::size_t count = std::min(bytes.size(), client.num_expected - client.num_received);
+      client.num_received += count;
+      bytes.remove_prefix(count);
+      if (client.num_received < client.num_expected) return;
+      --client.num_replies;
+      client.head.clear();
+      client.num_expected = 0;
+    }
+  }
   void run_one(Client& client, const std::string& request) {
-    start(client, request);
+    start(client, request, 1);
     receive(client, 0);
   }
 
@@ -193,15 +214,17 @@ class Load {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
+  if (argc != 7 && argc != 8) {
     std::fprintf(
         stderr,
-        "usage: bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS\n");
+        "usage: bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS "
+        "[PIPELINE]\n");
     return 2;
   }
   const Plan plan{.redis = std::string_view(argv[1]) == "redis",
                   .operation = argv[3],
-                  .value_bytes = std::strtoull(argv[5], nullptr, 10)};
+                  .value_bytes = std::strtoull(argv[5], nullptr, 10),
+                  .pipeline = argc == 8 ? std::atoi(argv[7]) : 1};
   Load(plan, std::atoi(argv[2]), std::atoi(argv[4])).run(std::strtod(argv[6], nullptr));
   return 0;
 }

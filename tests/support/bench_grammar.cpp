@@ -1,8 +1,9 @@
-// bench_grammar TOKENIZER_FOLDER: for each line {"schema": text, "tests": [[token]]} of the input,
+// bench_grammar TOKENIZER_FOLDER: for each line {"schema": text, "any_order": optional bool,
+// "tests": [[token]]} of the input,
 // compiles the schema and follows each test token by token. Answers with a line: {"error"}, or
 // {"compile_us", "mask_us": [], "accepted": []}: what compiling and each mask with the token behind
 // it took, and which tests are texts of the schema.
-// The first answer is {"ready"}. tests/system/mask_bench.py runs it beside other engines.
+// The first answer is {"ready"}. tools/bench/bench_masks.py runs it beside other engines.
 
 #include <time.h>
 
@@ -31,7 +32,8 @@ Json measure(const std::shared_ptr<const troupe::GrammarVocabulary>& vocabulary,
              const Json& request) {
   const std::string schema = request["schema"];
   const double start = now_us();
-  auto grammar = troupe::json_schema_grammar(schema);
+  auto grammar =
+      troupe::json_schema_grammar(schema, {.any_order = request.value("any_order", false)});
   if (!grammar.ok()) return {{"error", grammar.error().message}};
   const auto compiled = troupe::CompiledGrammar::compile(*std::move(grammar), vocabulary);
   if (!compiled.ok()) return {{"error", compiled.error().message}};

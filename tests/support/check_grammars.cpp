@@ -1,5 +1,5 @@
 // check_grammars TOKENIZER_FOLDER < cases.jsonl > results.jsonl: for each line {"kind":
-// "json_schema" | "regex" | "grammar", "source", "texts"}, either {"error"} or {"accepted":
+// "json_schema" | "regex" | "grammar", "source", "any_order", "texts"}, either {"error"} or {"accepted":
 // [bool]}: whether the grammar takes each text, token by token, each token being in the mask before
 // it.
 
@@ -20,10 +20,10 @@ namespace {
 using Json = nlohmann::json;
 
 troupe::Result<troupe::GrammarBuilder> grammar_of(const std::string& kind,
-                                                  const std::string& source) {
+                                                  const std::string& source, bool any_order) {
   if (kind == "regex") return troupe::regex_grammar(source);
   if (kind == "grammar") return troupe::ebnf_or_lark_grammar(source);
-  return troupe::json_schema_grammar(source);
+  return troupe::json_schema_grammar(source, {.any_order = any_order});
 }
 
 /// Exits where a mask and accept() differ.
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   while (std::getline(std::cin, line)) {
     const Json request = Json::parse(line);
     Json result;
-    const auto grammar = grammar_of(request["kind"], request["source"]);
+    const auto grammar = grammar_of(request["kind"], request["source"], request.value("any_order", false));
     if (!grammar.ok()) {
       result["error"] = grammar.error().message;
     } else if (auto compiled = troupe::CompiledGrammar::compile(*grammar, vocabulary);

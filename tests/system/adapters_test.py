@@ -3,6 +3,7 @@
 load; and back again whatever process is killed, with the tokens that PEFT gives."""
 import concurrent.futures
 import functools
+import http.client
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from support import DEADLINE_S, ROOT, Server, run, wait_until
+from support import DEADLINE_S, PATIENT, ROOT, Server, reserve_port, run, wait_until
 
 GOLDEN = ROOT / "tests" / "golden"
 BASE = str(GOLDEN / "models" / "models" / "llama")
@@ -200,11 +201,17 @@ class Adapters(unittest.TestCase):
 
     def test_killed_processes_come_back_with_their_adapters_and_streams_go_on(self):
         jobs = [(name, prompt) for name in NAMES for prompt in GOLDENS[name]["prompts"][2:]]
-        with Server(*OPTIONS, "--config-file", str(ROOT / "configs" / "multi-process.conf"), "--keep-alive",
-                    "--lora-modules", f"llama_qv={FOLDERS['llama_qv']}") as server:
+        with Server(*OPTIONS, "--config-file", str(ROOT / "configs" / "multi-process.conf"), *PATIENT, "--keep-alive",
+                    "--server-dev-mode", "--lora-modules", f"llama_qv={FOLDERS['llama_qv']}", port=reserve_port()) as server:
             for name in NAMES[1:]:
                 self.assertEqual(post(server, "/v1/load_lora_adapter", {
                     "lora_name": name, "lora_path": str(FOLDERS[name])})[0], 200)
+            status, text = post(server, "/collective_rpc", {"method": "list_adapters"})
+            self.assertEqual(status, 200, text)
+            self.assertEqual([{each["lora_name"] for each in rank} for rank in json.loads(text)["results"]], [set(NAMES)])
+            status, text = post(server, "/collective_rpc", {"method": "get_model"})
+            self.assertEqual(status, 400)
+            self.assertIn("get_model", text)
             expected = [tokens(server, name, prompt, 120) for name, prompt in jobs]
             for victim in ("worker-0", "core", "supervisor"):
                 with concurrent.futures.ThreadPoolExecutor(len(jobs) + 1) as pool:
@@ -227,7 +234,7 @@ class Adapters(unittest.TestCase):
             def knows_all():
                 try:
                     return set(NAMES) <= set(cards(server))
-                except OSError:
+                except (OSError, http.client.HTTPException):
                     return False
             wait_until(knows_all, "the adapters")
             self.check(server)

@@ -4,8 +4,10 @@ import concurrent.futures
 import http.client
 import json
 import os
+import pathlib
 import random
 import signal
+import tempfile
 import unittest
 
 from support import DEADLINE_S, ROOT, Server, run, wait_until
@@ -119,6 +121,27 @@ class Blend(unittest.TestCase):
             answer, count = ask(server, other)
             self.assertGreater(count, 100)
             self.assertEqual(answer, exact(server, other))
+
+    def test_pieces_on_disk_survive_kill_9(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = (*MODEL, *blending(blend_recompute_ratios=[1], local_disk="file://" + folder, max_local_disk_size=1))
+            files = pathlib.Path(folder)
+            with Server(*options) as server:
+                self.assertEqual(ask(server, FIRST)[1], 0)
+                # The paragraphs, and what stands before and behind them.
+                wait_until(lambda: len(list(files.rglob("*.kv"))) >= 8, "the pieces to be written")
+                server.stop(signal.SIGKILL)
+            with Server(*options) as server:
+                answer, count = ask(server, OTHER)
+                self.assertGreater(count, 300)
+                self.assertEqual(answer, exact(server, OTHER))
+                server.stop(signal.SIGKILL)
+            for file in list(files.rglob("*.kv"))[::2]:
+                os.truncate(file, file.stat().st_size // 2)
+            with Server(*options) as server:
+                answer, fewer = ask(server, THIRD)
+                self.assertLess(fewer, count)
+                self.assertEqual(answer, exact(server, THIRD))
 
     def test_a_killed_engine_loses_no_stream(self):
         with Server(*MODEL, *blending(), "--config-file", str(ROOT / "configs" / "multi-process.conf"),

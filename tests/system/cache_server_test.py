@@ -10,12 +10,11 @@ import socket
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.request
 
 from kv_offload_test import HITS, ask, transfer
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, run
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, run, wait_until
 
 PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
 
@@ -49,11 +48,7 @@ class CacheServer:
 
     def wait_for_values(self, number):
         """Clients put them on their own time."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self.metric("troupe_cache_values") != number:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"there are {self.metric('troupe_cache_values')} values, expected {number}")
-            time.sleep(0.01)
+        wait_until(lambda: self.metric("troupe_cache_values") == number, f"{number} values")
 
     def metric(self, name):
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE))
@@ -120,13 +115,13 @@ class CacheServerTest(unittest.TestCase):
                     client.put(key(number), value(number))
                 self.assertEqual(client.get(key(59)), value(59))
                 self.assertEqual(client.get(key(30)), value(30))  # on disk, or being written
-                self.assertFalse(client.exists(key(0)))
+                wait_until(lambda: not client.exists(key(0)), "the oldest to be dropped")
                 client.send(LIST, key(0))  # has no answer
                 client.send(HEALTH, "")
                 self.assertEqual(struct.unpack("<9i", client.receive(36))[0], 200)
                 self.assertEqual(server.get("/health"), "")
-                self.assertLessEqual(server.metric("troupe_cache_bytes"), 5 << 20)
-                self.assertEqual(server.metric("troupe_cache_connections"), 2)  # this request is one
+                wait_until(lambda: server.metric("troupe_cache_bytes") <= 5 << 20, "no more than the limits")
+                wait_until(lambda: server.metric("troupe_cache_connections") == 2, "those of this client and this request")
                 self.assertEqual(server.stop(), 0)
             self.assertLessEqual(sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*.lm")), 4 << 20)
             with CacheServer(*options) as server, Client(server.port) as client:
@@ -151,7 +146,9 @@ class CacheServerTest(unittest.TestCase):
         with CacheServer() as cache:
             options = ("--max-model-len", "256", "--block-size", "16", "--log-stats-interval-s", "0",
                        *transfer("LMCacheConnectorV1", **{"lmcache.chunk_size": 32, "lmcache.local_cpu": False,
-                                                          "lmcache.remote_url": f"lm://127.0.0.1:{cache.port}"}))
+                                                          "lmcache.remote_url": f"lm://127.0.0.1:{cache.port}",
+                                                          "lmcache.lookup_timeout_ms": 100_000,
+                                                          "lmcache.blocking_timeout_secs": 100}))
             with Server(*options) as server:
                 self.assertEqual([ask(server, seed) for seed in range(3)], expected)
                 cache.wait_for_values(3 * 5)

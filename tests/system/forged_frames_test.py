@@ -15,7 +15,7 @@ import threading
 import unittest
 
 from streams import body, stream
-from support import BINARY, Server, make_certificates, tls_options
+from support import BINARY, DEADLINE_S, PATIENT, Server, make_certificates, tls_options, wait_until
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "multi-process.conf"
 NUM_STRANGERS, NUM_CERTIFIED = 9000, 1000
@@ -170,7 +170,9 @@ class ForgedFrames(unittest.TestCase):
         """A server of several processes, of which none ends or takes memory; gives it and their ports between nodes."""
         # A sanitizer keeps what is freed, as far as it may.
         sanitizer = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=8"}
-        with Server("--config-file", str(CONFIG), *options, environment=sanitizer) as server:
+        # A KV cache that the streams do not fill for longer than this takes.
+        small = ("--num-gpu-blocks-override", "512")
+        with Server("--config-file", str(CONFIG), *PATIENT, *small, *options, environment=sanitizer) as server:
             nodes = server.nodes()
             processes = [server.process.pid, *nodes.values()]
             with self.streams(server):
@@ -184,7 +186,7 @@ class ForgedFrames(unittest.TestCase):
 
     def closed(self, connection):
         """Reads until the other side ends the connection; fails when it does not."""
-        connection.settimeout(30)
+        connection.settimeout(DEADLINE_S)
         try:
             while connection.recv(4096):
                 pass
@@ -216,7 +218,7 @@ class ForgedFrames(unittest.TestCase):
                 for number in range(NUM_CERTIFIED):
                     with socket.create_connection(("127.0.0.1", ports[number % len(ports)])) as plain:
                         with context.wrap_socket(plain) as connection:
-                            connection.settimeout(30)
+                            connection.settimeout(DEADLINE_S)
                             greeting = connection.recv(64)  # the server's handshake: its id is behind the header
                             while len(greeting) < 64:
                                 greeting += connection.recv(64)
@@ -238,7 +240,7 @@ class ForgedFrames(unittest.TestCase):
                 while number < count:
                     with socket.create_connection(("127.0.0.1", port)) as plain:
                         with context.wrap_socket(plain) as connection:
-                            connection.settimeout(30)
+                            connection.settimeout(DEADLINE_S)
                             greeting = b""
                             while len(greeting) < 32 or len(greeting) < 32 + struct.unpack(">I", greeting[4:8])[0]:
                                 greeting += connection.recv(4096)
@@ -254,9 +256,9 @@ class ForgedFrames(unittest.TestCase):
                                 connection.sendall(frame(255))
                                 self.closed(connection)
                     number += 1
-                self.assertIn("node 'front' has no actors", server.log())
-                self.assertIn("a message with an invalid 'troupe::NodeExited'", server.log())
-                self.assertIn("an unsolicited message '+@exit'", server.log())
+                for line in ("node 'front' has no actors", "a message with an invalid 'troupe::NodeExited'",
+                             "an unsolicited message '+@exit'"):
+                    wait_until(lambda: line in server.log(), line)
 
 
 if __name__ == "__main__":

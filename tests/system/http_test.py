@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What a server makes of the bytes of a connection, and what its log says of them."""
+import contextlib
 import gzip
 import http.client
 import json
@@ -11,7 +12,7 @@ import threading
 import time
 import unittest
 
-from support import DEADLINE_S, ROOT, Server, wait_until
+from support import DEADLINE_S, IS_TIMED, ROOT, Server, wait_until
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello, secretprompt!"}], "max_tokens": 4}
 
@@ -42,7 +43,7 @@ def request(server, method, path, body=None, headers=None):
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-body-bytes", "40M", "--body-timeout-s", "2", "--idle-timeout-s", "20",
+        cls.server = Server("--max-body-bytes", "40M", "--body-timeout-s", "200", "--idle-timeout-s", "200",
                             "--enable-request-id-headers")
 
     @classmethod
@@ -63,18 +64,21 @@ class Http(unittest.TestCase):
                 self.assertEqual(seen.count("HTTP/1.1 "), 1, seen)
 
     def test_a_body_that_drips_is_answered_and_ended(self):
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=DEADLINE_S) as client:
+        with Server("--body-timeout-s", "2") as server, \
+                socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S) as client:
             client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                           b"Content-Length: 1000\r\n\r\n")
-            began = time.monotonic()
+                           b"Content-Length: 100000\r\n\r\n")
             client.settimeout(0.1)
             seen = b""
-            while not seen and time.monotonic() - began < 30:
-                client.sendall(b" ")
-                try:
+
+            def is_answered():
+                nonlocal seen
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may be closed, with the answer unread
+                    client.sendall(b" ")
+                with contextlib.suppress(TimeoutError):
                     seen = client.recv(65536)
-                except socket.timeout:
-                    pass
+                return seen
+            wait_until(is_answered, "an answer")
             self.assertTrue(seen.startswith(b"HTTP/1.1 408 "), seen)
 
     def test_health_answers_while_a_long_bad_body_is_read(self):
@@ -92,7 +96,8 @@ class Http(unittest.TestCase):
         sender.join()
         print(f"/health beside a bad body of 30 MB: {slowest:.3f} s at most")
         self.assertEqual(result[0][0], 400)
-        self.assertLess(slowest, 2)
+        if IS_TIMED:
+            self.assertLess(slowest, 2)
 
     def test_other_names_reach_nothing(self):
         for path in ("/v1/models", "/admin/topology"):
@@ -118,6 +123,8 @@ class Http(unittest.TestCase):
     def test_the_dashboard_shows_metrics_that_exist(self):
         self.assertEqual(request(self.server, "POST", "/v1/chat/completions", json.dumps(CHAT),
                                  {"Content-Type": "application/json"})[0], 200)
+        # What is counted of a request when its answer has been sent.
+        wait_until(lambda: 'http_requests_total{handler="/v1/chat/completions"' in self.server.get("/metrics"), "the count")
         text = self.server.get("/metrics")
         samples = {}
         for line in text.splitlines():
@@ -139,15 +146,13 @@ class Http(unittest.TestCase):
         self.assertEqual(request(self.server, "GET", "/no/such/path")[0], 404)
         self.assertEqual(request(self.server, "POST", "/v1/completions", "{", json_type)[0], 400)
         answers(self.server, b"\x1b[31mhello\r\n\r\n")
-        log = self.server.log()
-        self.assertRegex(log, r"http request client=127\.0\.0\.1:\d+ key=0 request=chatcmpl-\w+ method=POST "
-                              r"path=/v1/chat/completions status=200 prompt_tokens=\d+ output_tokens=[1-4] "
-                              r"queue_ms=\d+\.\d ttft_ms=\d+\.\d total_ms=\d+\.\d\n")
-        self.assertIn("path=/no/such/path status=404", log)
-        self.assertIn("path=/v1/completions status=400", log)
-        self.assertIn("method=- path=- status=400", log)
+        for line in (r"http request client=127\.0\.0\.1:\d+ key=0 request=chatcmpl-\w+ method=POST "
+                     r"path=/v1/chat/completions status=200 prompt_tokens=\d+ output_tokens=[1-4] "
+                     r"queue_ms=\d+\.\d ttft_ms=\d+\.\d total_ms=\d+\.\d\n",
+                     "path=/no/such/path status=404", "path=/v1/completions status=400", "method=- path=- status=400"):
+            wait_until(lambda: re.search(line, self.server.log()), line)  # written when the answer has been sent
         for secret in ("secretprompt", "hush", "\x1b[31mhello"):
-            self.assertNotIn(secret, log)
+            self.assertNotIn(secret, self.server.log())
         with Server("--disable-uvicorn-access-log") as silent:
             request(silent, "GET", "/v1/models")
             self.assertIsNone(re.search("http request", silent.log()))
@@ -160,9 +165,10 @@ class Http(unittest.TestCase):
                 request(server, "POST", "/v1/completions", body, {"Content-Type": "application/json"})
                 request(server, "GET", "/nowhere?secret=1")
                 wait_until(lambda: file.read_text().count("\n") == 2, "both lines")
-            first, second = (json.loads(line) for line in file.read_text().splitlines())
+            lines = (json.loads(line) for line in file.read_text().splitlines())
+            second, first = sorted(lines, key=lambda line: line["path"])
             self.assertEqual((first["path"], first["status"], first["output_tokens"]), ("/v1/completions", 200, 3))
-            self.assertGreater(first["duration_ms"], first["ttft_ms"])
+            self.assertGreaterEqual(first["duration_ms"], first["ttft_ms"])
             self.assertEqual((second["path"], second["status"], second["request_id"]), ("/nowhere", 404, None))
         with self.assertRaisesRegex(RuntimeError, "access-log: cannot open /nowhere/file: No such file"):
             Server("--access-log", "/nowhere/file")

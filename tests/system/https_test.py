@@ -1,4 +1,5 @@
 """HTTPS: certificates, clients of other programs, and connections that are not what they should be."""
+import contextlib
 import http.client
 import json
 import pathlib
@@ -7,12 +8,11 @@ import socket
 import ssl
 import subprocess
 import tempfile
-import time
 import unittest
 
 import openai
 
-from support import DEADLINE_S, Server, run
+from support import DEADLINE_S, Server, run, wait_until
 
 
 def openssl(*arguments):
@@ -80,11 +80,9 @@ class Https(unittest.TestCase):
             for first in (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 100, b"\x16"):
                 with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as plain:
                     plain.sendall(first)
-                    plain.settimeout(30)
-                    begin = time.monotonic()
-                    while plain.recv(4096):  # an alert, at most
-                        pass
-                    self.assertLess(time.monotonic() - begin, 20)
+                    with contextlib.suppress(ConnectionResetError):  # closed with bytes unread
+                        while plain.recv(4096):  # an alert, at most
+                            pass
             old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             old.load_verify_locations(self.certificate)
             old.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -136,7 +134,7 @@ class Https(unittest.TestCase):
             certificate, key = make_certificate(self.folder, "next")
             shutil.copy(certificate, live)  # for a moment it does not fit the key
             self.assertEqual(ssl.get_server_certificate(("127.0.0.1", port)), before)
-            self.assertIn("the old ones stay in use", server.log())
+            wait_until(lambda: "the old ones stay in use" in server.log(), "the warning")
             shutil.copy(key, self.folder / "live.key")
             self.assertEqual(ssl.get_server_certificate(("127.0.0.1", port)), certificate.read_text())
             open_one.request("GET", "/health")

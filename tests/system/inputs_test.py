@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prompts that take long to render and tokenise: whom they hold up, and how they end."""
+"""Prompts that take long to render and tokenise: whom they hold up, and how they end. In which order workers take them is what
+tests/actors/input_workers_test.cpp has."""
 import base64
 import http.client
 import json
@@ -9,7 +10,7 @@ import threading
 import time
 import unittest
 
-from support import DEADLINE_S, Server, cpu_seconds, wait_until
+from support import DEADLINE_S, IS_TIMED, Server, cpu_seconds, wait_until
 
 DEMO = ("--served-model-name", "demo", "--generation-config", "vllm", "--log-stats-interval-s", "0")
 SMALL = ("/v1/completions", {"model": "demo", "prompt": "Once upon", "max_tokens": 1, "temperature": 0})
@@ -66,8 +67,8 @@ class Inputs(unittest.TestCase):
                 for client in clients:
                     client.join()
             self.assertEqual(set(answers), {200})
-            # Behind all others, each small one would have seen about num_clients / 2 of them end.
-            self.assertLessEqual(num_meanwhile, num_small)
+            if IS_TIMED:  # behind all others, each small one would have seen about num_clients / 2 of them end
+                self.assertLessEqual(num_meanwhile, num_small)
 
     def test_a_prompt_that_takes_too_long_is_refused_with_the_limit(self):
         with Server(*DEMO, "--max-input-time-s", "0.1") as server:
@@ -78,7 +79,8 @@ class Inputs(unittest.TestCase):
                 self.assertEqual(status, 400, answer)
                 self.assertEqual(answer["error"]["message"], "rendering and tokenizing the prompt took too long, "
                                                              "max_input_time_s is 0.1")
-            self.assertEqual(post(server, *SMALL)[0], 200)
+            # Unless this machine takes so long for it, too.
+            wait_until(lambda: post(server, *SMALL)[0] == 200, "a small request to be answered")
 
     def test_the_work_of_clients_that_leave_ends(self):
         with Server(*DEMO, "--max-input-time-s", "0") as server:
@@ -93,7 +95,8 @@ class Inputs(unittest.TestCase):
             for i in range(8):
                 send(server, *(request if i % 2 == 0 else generation)).close()
             self.assertEqual(post(server, *request)[0], 200)  # is behind all of them
-            self.assertLess(cpu() - before, 0.7 * 9 * alone)
+            if IS_TIMED:
+                self.assertLess(cpu() - before, 0.7 * 9 * alone)
             self.assertEqual(server.wait_idle(), 0)
 
     def test_the_server_ends_at_once_whatever_is_under_way(self):
@@ -108,7 +111,8 @@ class Inputs(unittest.TestCase):
             start = time.monotonic()
             code, log = server.stop()
             self.assertEqual(code, 0, log)
-            self.assertLess(time.monotonic() - start, max(5, 3 * alone))
+            if IS_TIMED:
+                self.assertLess(time.monotonic() - start, max(5, 3 * alone))
             for client in clients:
                 client.close()
 

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import unittest
 
-from support import SAMPLES, run
+from support import SAMPLES, run, wait_until
 
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
 HEADS = MODELS.parents[1] / "draft_heads"
@@ -297,12 +297,14 @@ class Invariance(unittest.TestCase):
             self.assertIn(reason, errors)
 
     def test_few_blocks_do_preempt(self):
-        """The variant above means something: with so few blocks requests are preempted."""
-        code, _, errors = run(["generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--max-model-len", "512",
-                               "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64", "--log-level", "debug"],
-                              "\n".join(requests()) + "\n")
-        self.assertEqual(code, 0, errors)
-        self.assertRegex(errors, re.compile(r"step planned .* preempted=[1-9]"))
+        """The variant above means something: with so few blocks requests are preempted, if they come close to each other."""
+        def are_preempted():
+            code, _, errors = run(["generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--max-model-len", "512",
+                                   "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64", "--log-level", "debug"],
+                                  "\n".join(requests()) + "\n")
+            self.assertEqual(code, 0, errors)
+            return re.search(r"step planned .* preempted=[1-9]", errors)
+        wait_until(are_preempted, "a preemption")
 
 
 if __name__ == "__main__":

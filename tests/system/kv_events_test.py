@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 import msgspec
 import zmq
 
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, wait_until
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, reserve_port, wait_until
 
 END = b"\xff" * 8
 
@@ -208,19 +208,12 @@ class Follower:
         return any((short(digest), group) in self.blocks for group in groups)
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
 
 class Engine:
     """A server that publishes on two ports of its own, and a ZeroMQ context to follow it."""
 
     def __init__(self, *arguments, **config):
-        self.ports = free_ports(2)
+        self.ports = [reserve_port() for _ in range(2)]
         self.config = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{self.ports[0]}",
                        "replay_endpoint": f"tcp://*:{self.ports[1]}", **config}
         self.server = Server("--served-model-name", "demo", "--block-size", "16",
@@ -401,17 +394,29 @@ class KVEvents(unittest.TestCase):
 
     def test_a_reset_while_a_request_runs(self):
         with Engine("--server-dev-mode") as engine:
-            expected = engine.complete(tokens(50, 1), max_tokens=1500)["choices"][0]["text"]
+            answer = engine.complete(tokens(50, 1), max_tokens=1500)
+            expected, num_tokens = answer["choices"][0]["text"], answer["usage"]["completion_tokens"]
+            count, generated = num_tokens, "vllm:generation_tokens_total"
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                running = pool.submit(engine.complete, tokens(50, 1), max_tokens=1500)
-                wait_until(lambda: engine.server.metric("vllm:num_requests_running") == 1, "the request to run")
+                while True:
+                    running = pool.submit(engine.complete, tokens(50, 1), max_tokens=1500)
+                    wait_until(lambda: engine.server.metric(generated) > count, "the request to run")
+                    # So that it is not at its end before the reset; another one, if it was before the pause.
+                    self.assertEqual(engine.post("/pause?mode=keep"), {"status": "paused"})
+                    count += num_tokens
+                    if engine.server.metric(generated) < count - 4:  # two steps may be in flight
+                        break
+                    engine.post("/resume")
+                    running.result()
                 self.assertEqual(engine.post("/reset_prefix_cache"), {"success": False})
                 self.assertEqual(engine.post("/reset_prefix_cache?reset_running_requests=true"), {"success": True})
+                engine.post("/resume")
                 self.assertEqual(running.result()["choices"][0]["text"], expected)
             self.assertEqual(engine.server.metric("vllm:num_preemptions_total"), 1)
-            metrics = engine.server.get("/metrics")
-            self.assertIn('http_requests_total{handler="/reset_prefix_cache",method="POST",status="2xx"} 2.0', metrics)
-            self.assertRegex(metrics, r'(?m)^vllm:cache_config_info{block_size="16",.*num_gpu_blocks="\d+",.*} 1.0$')
+            wait_until(lambda: 'http_requests_total{handler="/reset_prefix_cache",method="POST",status="2xx"} 2.0' in
+                       engine.server.get("/metrics"), "both resets to be counted")
+            self.assertRegex(engine.server.get("/metrics"),
+                             r'(?m)^vllm:cache_config_info{block_size="16",.*num_gpu_blocks="\d+",.*} 1.0$')
 
     def test_a_taken_port_is_a_reason_not_to_start(self):
         with socket.create_server(("0.0.0.0", 0)) as taken:

@@ -2,11 +2,11 @@
 """Limits on time and number, and who gets the engine when there is more to do than it can."""
 import http.client
 import json
+import re
 import signal
 import socket
 import tempfile
 import threading
-import time
 import unittest
 
 import openai
@@ -17,12 +17,12 @@ DEMO = ("--served-model-name", "demo", "--generation-config", "vllm")
 LONG = {"model": "demo", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "max_tokens": 1900}
 
 
-def post(server, body, key=None):
+def post(server, body, key=None, path="/v1/completions"):
     """Status, headers and parsed JSON of one completion."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     try:
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-        connection.request("POST", "/v1/completions", json.dumps(body).encode(), headers)
+        connection.request("POST", path, json.dumps(body).encode(), headers)
         response = connection.getresponse()
         return response.status, dict(response.getheaders()), json.loads(response.read())
     finally:
@@ -73,13 +73,12 @@ class Time(unittest.TestCase):
 
     def test_a_request_that_waits_too_long_fails_with_the_limit(self):
         # A new long request for as long as the short one has not been refused behind it.
-        for _ in range(20):
+        status = None
+        while status != 503:
             running = Stream(self.server, LONG)
             status, headers, reply = post(self.server, {**LONG, "max_tokens": 1, "max_queue_time_s": 0.001})
             running.close()
-            if status == 503:
-                break
-        self.assertEqual(status, 503, reply)
+            self.assertIn(status, (200, 503), reply)
         self.assertRegex(reply["error"]["message"], r"has waited [0-9.]+ s to be scheduled, max_queue_time_s is 0.001$")
         self.assertEqual(reply["error"]["param"], "max_queue_time_s")
         self.assertGreaterEqual(int(headers["Retry-After"]), 1)
@@ -87,7 +86,7 @@ class Time(unittest.TestCase):
     def test_a_timeout_keeps_the_generated_tokens(self):
         outcomes = set()
         limit = 0.001
-        while "length" not in outcomes and limit < DEADLINE_S:
+        while not {"length", "timeout"} <= outcomes:
             status, _, reply = post(self.server, {**LONG, "max_request_time_s": limit})
             if status == 504:
                 self.assertRegex(reply["error"]["message"], r"has taken [0-9.]+ s, max_request_time_s is [0-9.]+$")
@@ -98,8 +97,7 @@ class Time(unittest.TestCase):
                 outcomes.add(choice["finish_reason"])
                 self.assertEqual(choice["finish_reason"] == "length", reply["usage"]["completion_tokens"] == 1900)
                 self.assertTrue(choice["text"])
-            limit *= 1.6
-        self.assertIn("timeout", outcomes)
+            limit = limit / 5 if "length" in outcomes else limit * 1.6
         self.assertRegex(self.server.get("/metrics"), r'vllm:request_success_total{[^}]*"timeout"[^}]*} [1-9]')
 
     def test_a_stream_ends_with_the_reason(self):
@@ -131,13 +129,11 @@ class Number(unittest.TestCase):
             status, headers, reply = post(server, {**LONG, "temperature": 1, "n": 3})
             self.assertEqual(status, 400, reply)  # it never fits
             self.assertNotIn("Retry-After", headers)
-            for _ in range(20):
+            while status != 503:  # the stream has ended too early
                 running = Stream(server, LONG)
                 status, headers, reply = post(server, {**LONG, "temperature": 1, "n": 2, "max_tokens": 1})
                 running.close()
-                if status == 503:
-                    break
-            self.assertEqual(status, 503, reply)
+                self.assertIn(status, (200, 503), reply)
             self.assertIn("max_num_queued_reqs is 2", reply["error"]["message"])
             self.assertGreaterEqual(int(headers["Retry-After"]), 1)
             self.assertGreaterEqual(server.metric("vllm:admission_rejections_total"), 1)
@@ -147,41 +143,39 @@ class Number(unittest.TestCase):
 
 class Turns(unittest.TestCase):
     def test_a_key_with_one_request_does_not_wait_for_a_key_with_many(self):
-        with Server(*DEMO, "--max-num-seqs", "1", "--scheduling-policy", "fair", "--api-key", "many",
-                    "--api-key", "one") as server:
-            ended = []
+        with Server(*DEMO, "--max-num-seqs", "1", "--scheduling-policy", "fair", "--api-key", "many", "--api-key", "one",
+                    "--server-dev-mode", "--enable-server-load-tracking") as server:
+            def send(key, count):
+                threads.append(threading.Thread(target=post, args=(server, {**LONG, "max_tokens": 100}, key)))
+                threads[-1].start()
+                wait_until(lambda: json.loads(server.get("/load"))["server_load"] == count, "the request to be there")
 
-            def client(key):
-                status, _, reply = post(server, {**LONG, "max_tokens": 1000}, key)
-                assert status == 200, reply
-                ended.append((time.monotonic(), key))
-
-            first = Stream(server, LONG, "many")
-            threads = [threading.Thread(target=client, args=("many",)) for _ in range(6)]
-            for thread in threads:
-                thread.start()
-            wait_until(lambda: server.metric("vllm:num_requests_waiting") == 6, "six requests to wait")
-            threads.append(threading.Thread(target=client, args=("one",)))
-            threads[-1].start()
+            # All are there before the first of them is scheduled.
+            self.assertEqual(post(server, {}, "one", "/pause?mode=keep")[0], 200)
+            threads = []
+            for i in range(6):
+                send("many", i + 1)
+            send("one", 7)
+            self.assertEqual(post(server, {}, "one", "/resume")[0], 200)
             for thread in threads:
                 thread.join()
-            first.close()
-            self.assertLess([key for _, key in sorted(ended)].index("one"), 3)
+
+            def order():
+                return re.findall(r"http request .* key=(\d) .* path=/v1/completions status=200", server.log())
+            wait_until(lambda: len(order()) == 7, "all lines in the log")
+            self.assertLess(order().index("1"), 3)
 
     def test_an_urgent_request_preempts_another_which_loses_nothing(self):
         with Server(*DEMO, "--max-num-seqs", "1", "--scheduling-policy", "priority",
                     "--enable-priority-preemption") as server:
             expected = post(server, LONG)[2]["choices"][0]["text"]
-            for _ in range(20):
+            while server.metric("vllm:num_preemptions_total") == 0:  # the other one has ended too early
                 low = Stream(server, {**LONG, "priority": 10})
                 status, _, reply = post(server, {**LONG, "max_tokens": 3, "priority": 1})
                 self.assertEqual(status, 200, reply)
                 text, reason = low.read_to_end()
                 low.close()
                 self.assertEqual((text, reason), (expected, "length"))
-                if server.metric("vllm:num_preemptions_total") > 0:
-                    break
-            self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
 
 
 class Keys(unittest.TestCase):
@@ -198,17 +192,22 @@ class Keys(unittest.TestCase):
                 self.assertEqual(refused.exception.code, "rate_limit_exceeded")
                 self.assertIn("requests-per-minute is 2", refused.exception.message)
                 self.assertIn(int(refused.exception.response.headers["Retry-After"]), range(1, 31))
-                stream = Stream(server, LONG, "k-one")
-                self.assertEqual(post(server, short, "k-one")[0], 429)
-                stream.close()
+                status = 200
+                while status == 200:  # the stream has ended too early
+                    wait_until(lambda: post(server, short, "k-one")[0] == 200, "the client's stream to end")
+                    stream = Stream(server, LONG, "k-one")
+                    status = post(server, short, "k-one")[0]
+                    stream.close()
+                self.assertEqual(status, 429)
                 wait_until(lambda: post(server, short, "k-one")[0] == 200, "the client's stream to end")
                 self.assertEqual([post(server, short, "k-open")[0] for _ in range(4)], [200] * 4)
-                self.assertRegex(server.log(), r"http request client=\S+ key=slow .* status=429")
+                wait_until(lambda: re.search(r"http request client=\S+ key=slow .* status=429", server.log()), "the line in the log")
                 file.write("k-more requests-per-minute=none\n")
                 file.flush()
                 server.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: post(server, short, "k-open")[0] == 200 and "not reloaded" in server.log(), "the reload")
-                self.assertIn("line 4: requests-per-minute is 'none'", server.log())
+                wait_until(lambda: post(server, short, "k-open")[0] == 200 and
+                           "line 4: requests-per-minute is 'none'" in server.log(), "the reload")
+                self.assertIn("not reloaded", server.log())
 
 
 if __name__ == "__main__":

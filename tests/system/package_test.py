@@ -3,6 +3,7 @@
 built in an empty folder against it, runs, and loses nothing when a worker is killed. Python's standard library only.
 
 TROUPE_BUILD_DIR: the build folder to install from."""
+import fcntl
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ from support import DEADLINE_S, ENVIRONMENT, ROOT, nodes_of
 
 BUILD = os.environ["TROUPE_BUILD_DIR"]
 EXAMPLE = ROOT / "tests" / "example"
-NUM_TOKENS = 600
+NUM_TOKENS = 1900  # more than a pipe takes, so that the program waits for its reader
 
 
 def run(*command, cwd=None):
@@ -64,6 +65,7 @@ class Package(unittest.TestCase):
             self.addCleanup(deadline.cancel)
             deadline.start()
             with process:
+                fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
                 text = process.stdout.read(20)
                 os.kill(nodes_of(process.pid)["worker-0"], signal.SIGKILL)
                 text += process.stdout.read()

@@ -19,7 +19,7 @@ import ollama
 import openai
 from PIL import Image
 
-from support import DEADLINE_S, ROOT, SAMPLES, Server, memory, reset_peak
+from support import DEADLINE_S, ROOT, SAMPLES, Server, memory, reset_peak, wait_until
 
 sys.path.insert(0, str(ROOT / "tools" / "demo_model" / "train"))
 import data as demo_data  # noqa: E402
@@ -62,17 +62,12 @@ class Media(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/slow":  # until the client has had enough
-            with self.server.slow:
-                self.server.num_slow += 1
-                self.server.most_slow = max(self.server.most_slow, self.server.num_slow)
             self.connection.settimeout(DEADLINE_S)
             with contextlib.suppress(OSError):
                 self.connection.recv(1)
-            with self.server.slow:
-                self.server.num_slow -= 1
             self.close_connection = True
             return
-        if self.path.startswith("/meet/"):  # answered when as many others wait
+        if self.path.startswith("/meet/"):  # answered when all that were asked for are waited for
             self.server.visits.append(self.path)
             with contextlib.suppress(threading.BrokenBarrierError):
                 self.server.meeting.wait(DEADLINE_S)
@@ -103,20 +98,22 @@ class Pictures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.media = MediaHost(("127.0.0.1", 0), Media)
-        cls.media.slow, cls.media.num_slow, cls.media.most_slow = threading.Lock(), 0, 0
-        cls.media.visits, cls.media.meeting = [], threading.Barrier(4)
+        cls.media.visits, cls.media.meeting = [], None
         threading.Thread(target=cls.media.serve_forever, daemon=True).start()
         cls.addClassCleanup(cls.media.shutdown)
-        cls.server = cls.enterClassContext(Server(
-            "--served-model-name", "demo", "--allowed-local-media-path", str(SAMPLES), "--allowed-media-domains", "127.0.0.1",
-            "--allowed-media-domains", "localhost.localdomain", "--limit-mm-per-prompt", '{"image": 5}',
-            "--enable-prompt-tokens-details", "--ec-manager-config", '{"encoder_cache_manager_cls": "LfuEncoderCacheManager"}'))
-        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
+        options = ("--served-model-name", "demo", "--allowed-local-media-path", str(SAMPLES), "--allowed-media-domains", "127.0.0.1",
+                   "--allowed-media-domains", "localhost.localdomain", "--limit-mm-per-prompt", '{"image": 5}',
+                   "--enable-prompt-tokens-details", "--ec-manager-config", '{"encoder_cache_manager_cls": "LfuEncoderCacheManager"}')
+        cls.server, cls.impatient_server = (cls.enterClassContext(Server(*options, environment={"VLLM_IMAGE_FETCH_TIMEOUT": limit}))
+                                            for limit in (str(int(DEADLINE_S)), "2"))
+        cls.client, cls.impatient_client = (
+            openai.OpenAI(base_url=server.url + "/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
+            for server in (cls.server, cls.impatient_server))
 
-    def ask(self, *parts, **options):
+    def ask(self, *parts, client=None, **options):
         content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
-        return self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": content}], temperature=0,
-                                                   **{"max_tokens": 80, **options})
+        return (client or self.client).chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": content}], temperature=0, **{"max_tokens": 80, **options})
 
     def caption(self, *parts, **options):
         return self.ask(*parts, **options).choices[0].message.content
@@ -161,11 +158,14 @@ class Pictures(unittest.TestCase):
                           ("data:image/png,abc", "base64"), ("data:image/png;base64,a*c=", "base64")):
             self.assertIn(word, self.refused(picture(url), QUESTION), url)
         self.assertIn("404", self.refused(picture(f"http://127.0.0.1:{port}/none.png"), QUESTION, code=422))
-        self.assertIn("5 s", self.refused(picture(f"http://127.0.0.1:{port}/slow"), QUESTION, code=422))
+        self.assertIn("2 s", self.refused(picture(f"http://127.0.0.1:{port}/slow"), QUESTION, code=422, client=self.impatient_client))
+        with self.assertRaisesRegex(RuntimeError, "VLLM_IMAGE_FETCH_TIMEOUT is 'soon', expected seconds"):
+            Server(environment={"VLLM_IMAGE_FETCH_TIMEOUT": "soon"})
         self.assertIn("cannot be asked", self.refused(picture("http://127.0.0.1:1/a.png"), QUESTION, code=422))
 
     def test_pictures_of_a_request_are_fetched_side_by_side_and_each_once(self):
         urls = [f"http://127.0.0.1:{self.media.server_port}/meet/{i}/red_circle.png" for i in range(4)]
+        self.media.meeting = threading.Barrier(len(urls))
         for _ in range(2):  # what one request has fetched, another one does not have
             self.media.visits.clear()
             self.ask(*[picture(url) for url in [*urls, urls[0]]], QUESTION)
@@ -290,16 +290,16 @@ class Pictures(unittest.TestCase):
             [picture(data_url(good))], {"mm_processor_kwargs": {"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 1000}}, 400,
             ["16000 tokens", "max_model_len is"])
         url = f"http://127.0.0.1:{self.media.server_port}/"
-        requests["slow"] = ([picture(url + "slow")], {}, 422, ["picture 1: ", "127.0.0.1", "5 s"])
+        requests["slow"] = ([picture(url + "slow")], {}, 422, ["picture 1: ", "127.0.0.1", "2 s"])
 
         def refused(name):
             parts, extra, code, words = requests[name]
-            message = self.refused(*parts, QUESTION, code=code, extra_body=extra)
+            message = self.refused(*parts, QUESTION, code=code, extra_body=extra, client=self.impatient_client)
             for word in words:
                 self.assertIn(word, message, name)
 
-        pid = self.server.process.pid
-        self.caption(picture(url + "red_circle.png"), QUESTION)
+        pid = self.impatient_server.process.pid
+        self.caption(picture(data_url(good)), QUESTION, client=self.impatient_client)
         for name in cases:
             refused(name)
         before = memory(pid, "VmRSS")
@@ -307,16 +307,24 @@ class Pictures(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(72) as pool:
             slow = [pool.submit(refused, "slow") for _ in range(64)]
             for _ in range(3):
-                self.assertEqual(self.caption(picture(url + "red_circle.png"), QUESTION), RED_CIRCLE)
-                self.assertEqual(self.caption(picture(data_url(good)), QUESTION), RED_CIRCLE)
-                self.assertTrue(self.caption("Who are you?"))
+                self.assertEqual(self.caption(picture(data_url(good)), QUESTION, client=self.impatient_client), RED_CIRCLE)
+                self.assertTrue(self.caption("Who are you?", client=self.impatient_client))
             for each in slow:
                 each.result()
             for name in requests.keys() - {"slow"}:
                 list(pool.map(refused, [name] * 64))
-        # Far more of them at once than there are threads that prepare prompts.
-        self.assertGreater(self.media.most_slow, 16)
         self.assertLess(memory(pid, "VmHWM") - before, 256 << 20)
+
+    def test_more_requests_wait_for_hosts_than_there_are_threads_that_prepare_prompts(self):
+        count = 40
+        self.media.meeting = threading.Barrier(count + 1)
+        url = f"http://127.0.0.1:{self.media.server_port}/meet/{{}}/red_circle.png"
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            captions = [pool.submit(self.caption, picture(url.format(i)), QUESTION) for i in range(count)]
+            wait_until(lambda: self.media.meeting.n_waiting == count, "all to be fetched at once")
+            self.assertTrue(self.caption("Who are you?"))  # and they hold up no other
+            self.media.meeting.wait(DEADLINE_S)
+            self.assertEqual({each.result() for each in captions}, {RED_CIRCLE})
 
     def test_more_tokens_than_the_model_takes(self):
         with Server("--max-model-len", "64") as small:

@@ -8,8 +8,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from stores import free_port
-from support import DEADLINE_S, Server, wait_until
+from support import DEADLINE_S, Server, reserve_port, wait_until
 
 COMMON = ("--block-size", "16", "--log-stats-interval-s", "0", "--enable-prompt-tokens-details", "--served-model-name", "demo")
 LONG = " ".join(f"Sentence {number} says that the tower has {number * 7 % 101} steps." for number in range(40))
@@ -86,8 +85,8 @@ class PrefixCache(unittest.TestCase):
     def test_prompts_are_warmed_and_the_cache_is_exported_and_imported(self):
         with tempfile.TemporaryDirectory() as folder:
             config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
-            replay_port = free_port()
-            events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{free_port()}",
+            replay_port = reserve_port()
+            events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{reserve_port()}",
                       "replay_endpoint": f"tcp://127.0.0.1:{replay_port}"}
             options = (*COMMON, "--max-model-len", "1024", "--kv-transfer-config", json.dumps(config), "--admin-cache-directory",
                        folder, "--max-warm-prompts", "4", "--kv-events-config", json.dumps(events))

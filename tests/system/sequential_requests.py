@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Clients that ask one thing after the other, in every mode of the engine: each request follows the answer of the last one at
-once, so it meets the engine while that one is still being cleared away. Every answer comes, and comes soon.
+once, so it meets the engine while that one is still being cleared away. Every answer comes.
 Usage: sequential_requests.py [REQUESTS PER MODE]"""
 import http.client
 import json
@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from support import Server
+from support import DEADLINE_S, Server
 
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
 NGRAM = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}))
@@ -29,7 +29,7 @@ MODES = {
     "two groups, one step at a time": ("--data-parallel-size", "2", "--no-async-scheduling"),
     "few blocks, drafts": ("--num-gpu-blocks-override", "120", "--max-model-len", "512", *NGRAM),
 }
-TIMEOUT_S = 20  # an answer takes milliseconds; nothing but another request would wake an engine that sleeps
+
 NUM_REQUESTS = 60
 
 
@@ -45,16 +45,17 @@ def ask(connection, number):
 
 
 class SequentialRequests(unittest.TestCase):
-    def test_every_request_is_answered_soon(self):
+    def test_every_request_is_answered(self):
         for name, options in MODES.items():
             with self.subTest(mode=name), Server(*options, "--log-stats-interval-s", "0") as server:
-                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+                # An answer takes milliseconds; nothing but another request would wake an engine that sleeps.
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
                 begin = time.monotonic()
                 for number in range(NUM_REQUESTS):
                     try:
                         ask(connection, number)
                     except TimeoutError:
-                        self.fail(f"request {number} had no answer after {TIMEOUT_S} s")
+                        self.fail(f"request {number} had no answer after {DEADLINE_S} s")
                 connection.close()
                 print(f"{name}: {NUM_REQUESTS} requests in {time.monotonic() - begin:.1f} s", flush=True)
 

@@ -60,7 +60,7 @@ def main():
                 good &= is_flat([each[number][0] for each in samples], f"resident MiB of the {name}", SLACK_MIB)
                 good &= is_flat([each[number][1] for each in samples], f"descriptors of the {name}", SLACK_DESCRIPTORS)
         code, _ = server.stop()
-    left = leftover_segments()
+    left = leftover_segments(server.port)
     print(f"ended with status {code}, {len(left)} files left in /dev/shm", flush=True)
     sys.exit(0 if good and code == 0 and not left else 1)
 

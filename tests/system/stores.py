@@ -10,13 +10,7 @@ import sys
 import time
 
 from cache_server_test import CacheServer
-from support import wait_until
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from support import reserve_port, wait_until
 
 
 class Stores:
@@ -32,9 +26,9 @@ class Stores:
                                          capture_output=True, check=False).returncode == 0
         if not self.is_mounted:
             print("SKIPPED: a disk that is full, because no file system can be mounted here", file=sys.stderr)
-        self.cache_server = CacheServer("--directory", str(self.kept))
-        self.cache_port = self.cache_server.port
-        self.redis_port = free_port() if shutil.which("redis-server") else None
+        self.cache_port = reserve_port()
+        self.cache_server = CacheServer("--directory", str(self.kept), port=self.cache_port)
+        self.redis_port = reserve_port() if shutil.which("redis-server") else None
         self.redis = None
         if self.redis_port is None:
             print("SKIPPED: faults of Redis, because there is no redis-server here", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random schemas with random instances against the `jsonschema` package, random regular expressions with random texts
+"""Random schemas with random instances against the `jsonschema` package (a half of them with the option any_order), random regular expressions with random texts
 against Python's `re`: a grammar takes a text, token by token, exactly where they take it.
 
 TROUPE_CHECK_GRAMMARS is the program check_grammars. Usage: structured_output_check.py [SEED [COUNT]].
@@ -298,6 +298,14 @@ def properties_in_order(schema, value):
     return ordered(value)
 
 
+def shuffled(rng, value):
+    if isinstance(value, list):
+        return [shuffled(rng, inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: shuffled(rng, value[name]) for name in rng.sample(list(value), len(value))}
+
+
 def whole(value):
     """2.0 as 2: the grammar of an integer has no fraction."""
     if isinstance(value, list):
@@ -352,13 +360,17 @@ def main():
         draw.defs = schema.get("$defs", draw.defs) if isinstance(schema, dict) else draw.defs
         validator = jsonschema.Draft202012Validator(schema)
         texts, verdicts = [], []
+        any_order = rng.random() < 0.5
         for _ in range(12):
             value = whole(draw.value(schema, 3))
-            if not properties_in_order(schema, value):
+            if any_order:
+                value = shuffled(rng, value)
+            elif not properties_in_order(schema, value):
                 continue
             texts.append(json.dumps(value, ensure_ascii=False, indent=rng.choice([None, None, 2])))
             verdicts.append(validator.is_valid(value))
-        cases.append({"kind": "json_schema", "source": json.dumps(schema, ensure_ascii=False), "texts": texts})
+        cases.append({"kind": "json_schema", "source": json.dumps(schema, ensure_ascii=False), "any_order": any_order,
+                      "texts": texts})
         expected.append(verdicts)
     for source, texts in regexes(rng, count):
         compiled = re.compile(source)

@@ -1,13 +1,13 @@
 """A Troupe server as a user would start it, for the tests that talk to it from outside."""
 import contextlib
 import fcntl
-import glob
 import os
 import pathlib
 import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,13 +16,18 @@ import unittest
 import urllib.request
 
 BINARY = os.environ["TROUPE_BINARY"]
-DEADLINE_S = float(os.environ.get("TROUPE_TEST_DEADLINE_S", "120"))
+DEADLINE_S = float(os.environ.get("TROUPE_TEST_DEADLINE_S", "240"))
 # What the binary gets: it reads TROUPE_* as options, and refuses those that it does not know.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tools" / "demo_model" / "samples"
 NETWORK = "troupe-test"  # a network namespace with the second host of multi-node.conf
 IP = shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+# For a topology of which no process may be taken for dead, however slow the machine is.
+PATIENT = ("--node-timeout-s", "100")
+# Bounds on times hold on a quiet machine alone: `make test-long` checks them.
+IS_TIMED = "TROUPE_TEST_TIMES" in os.environ
+
 
 
 def stacks(pid):
@@ -63,6 +68,23 @@ def processes():
             yield int(entry.name), int(parent), [each.decode(errors="replace") for each in arguments]
 
 
+def reserve_port():
+    """A port that no other test has and that the system gives to no connection, so that it is free again for whoever comes back
+    to it."""
+    folder = pathlib.Path(tempfile.gettempdir()) / f"troupe-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    first_of_connections = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in range(first_of_connections - 8000, first_of_connections):
+        lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)  # until this process ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            socket.create_server(("", port)).close()
+            return port
+        except OSError:
+            os.close(lock)
+    raise RuntimeError("no port is free")
+
+
 def is_running(pid):
     return any(pid == each for each, _, _ in processes())
 
@@ -74,12 +96,12 @@ def nodes_of(supervisor):
 
 
 class Server:
-    """`troupe serve` on a port that the system chooses; `with Server(...) as server`."""
+    """`troupe serve` on a port that the system chooses, or on a given one; `with Server(...) as server`."""
 
-    def __init__(self, *arguments, environment=None, prefix=()):
+    def __init__(self, *arguments, port=0, environment=None, prefix=()):
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*prefix, BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=self.errors, text=True,
+            [*prefix, BINARY, "serve", "--port", str(port), *arguments], stdout=subprocess.PIPE, stderr=self.errors, text=True,
             env={**ENVIRONMENT, **(environment or {})})
         self.url = None
         deadline = time.monotonic() + DEADLINE_S
@@ -171,14 +193,9 @@ def reset_peak(pid):
     pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def leftover_segments():
-    """Files of Troupe in /dev/shm that no process maps: other servers of this machine keep theirs."""
-    names = {name for name in os.listdir("/dev/shm") if "troupe" in name}
-    for maps in glob.glob("/proc/[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            text = pathlib.Path(maps).read_text()
-            names = {name for name in names if name not in text}
-    return sorted(names)
+def leftover_segments(port):
+    """What a server at this port has in /dev/shm. (Caches that the servers of a host share belong to none of them.)"""
+    return sorted(name for name in os.listdir("/dev/shm") if name.startswith("troupe") and name.endswith(f"-{port}"))
 
 
 def wait_until(condition, what):

@@ -11,7 +11,7 @@ import jsonschema
 import openai
 import pydantic
 
-from support import ROOT, Server
+from support import DEADLINE_S, ROOT, Server
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
            "additionalProperties": False}
@@ -27,7 +27,7 @@ class Tools(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = cls.enterClassContext(Server("--max-model-len", "1024", "--served-model-name", "demo"))
-        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
 
     def chat(self, **arguments):
         arguments = {"model": "demo", "messages": QUESTION, "tools": TOOLS, "temperature": 0,
@@ -217,7 +217,7 @@ class StrictLevels(unittest.TestCase):
 
     def test_every_call_that_begins_is_held_to_its_schema(self):
         with Server("--served-model-name", "demo", "--max-model-len", "1024", "--tool-strict-level", "parameter") as server:
-            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
             self.check(client)
             self.assertEqual(self.check(client, temperature=0, n=1), 1)
             self.assertEqual(self.check(client, messages=[{"role": "user", "content": "Hello!"}], temperature=0, n=1), 0)
@@ -236,7 +236,7 @@ class StrictLevels(unittest.TestCase):
             for parser in ("granite", "auto"):
                 with self.subTest(parser), Server(str(model), "--served-model-name", "demo", "--max-model-len", "1024",
                                                   "--tool-call-parser", parser, "--tool-strict-level", "parameter") as server:
-                    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+                    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
                     self.check(client)
                     self.assertEqual(self.check(client, temperature=0, n=1), 1)
                     for temperature, n in ((0, 1), (1.8, 6)):

@@ -3,7 +3,7 @@
 has the tokens, texts and log-probabilities of an undisturbed run. What cannot replace it is refused, and changes nothing.
 
 TROUPE_UPGRADES, TROUPE_UPGRADE_STREAMS and TROUPE_UPGRADE_SEED: how many upgrades (7) under how many streams (8), and at
-which moments. `upgrade --upgrades N --streams S` sets them, too."""
+which moments (1). `upgrade --upgrades N --streams S` sets them, too."""
 import contextlib
 import http.client
 import json
@@ -26,7 +26,7 @@ from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, is_running, leftove
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 NUM_UPGRADES = int(os.environ.get("TROUPE_UPGRADES", "7"))
 NUM_STREAMS = int(os.environ.get("TROUPE_UPGRADE_STREAMS", "8"))
-SEED = int(os.environ.get("TROUPE_UPGRADE_SEED", str(random.randrange(1 << 30))))
+SEED = int(os.environ.get("TROUPE_UPGRADE_SEED", "1"))
 TOTAL = types.SimpleNamespace(requests=0, upgrades=0, lost=0, different=0)
 # One process; tensor parallelism over two; two groups; a process for each role: and so on from the start.
 TOPOLOGIES = [None, "multi-process.conf", "mixed.conf", "data-parallel.conf", "one-process-per-role.conf"]
@@ -97,11 +97,11 @@ class Upgrades(unittest.TestCase):
             TOTAL.requests, TOTAL.upgrades = clients.num_requests, NUM_UPGRADES
             TOTAL.lost, TOTAL.different = len(clients.lost), len(clients.different)
             self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
-            self.assertGreater(clients.num_requests, NUM_STREAMS)
+            self.assertGreaterEqual(clients.num_requests, NUM_STREAMS)
             self.assertEqual(server.wait_idle(), 0)
             code, log = server.stop()
             self.assertEqual(code, 0, log[-2000:])
-            wait_until(lambda: not leftover_segments(), "all files in /dev/shm to be gone")
+            wait_until(lambda: not leftover_segments(server.port), "all files in /dev/shm to be gone")
 
     def upgrade(self, server, program, config):
         before = server.supervisor()
@@ -143,7 +143,7 @@ class Upgrades(unittest.TestCase):
                         ((), serve_arguments("mixed.conf", "--tensor-parallel-size", "1"), "worker"),
                         (("--program", "/bin/true"), None, "ended with exit code 0 before it was ready"),
                         (("--deadline-s", "0.01"), None, "not ready within 0"),
-                        (("--program", "/nowhere"), None, "/nowhere is no program")):
+                        (("--program", "/nowhere"), None, "/nowhere is not a program")):
                     with self.subTest(reason=reason):
                         upgrade = Upgrade(server, *options, arguments=arguments)
                         code, errors = upgrade.end()
@@ -164,19 +164,22 @@ class Upgrades(unittest.TestCase):
         fields = {**body(1), "max_tokens": 3000}
         with Server(*serve_arguments("multi-process.conf", "--generation-config", "vllm")[2:]) as server:  # no cap of max_tokens
             expected = stream(server.port, fields)
-            answers = []
-            reader = threading.Thread(target=lambda: answers.append(stream(server.port, fields)))
-            reader.start()
-            wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "the stream to run")
-            upgrade = Upgrade(server)
-            wait_until(lambda: upgrade.says("finishes its connections"), "the new server")
-            old, new = upgrade.supervisors()
-            self.assertFalse(answers, "the stream has ended too early to say anything")
-            os.kill(old, signal.SIGKILL)
-            reader.join()
-            self.assertEqual(answers, [expected])
-            self.assertEqual(upgrade.end(), (0, ""))
-            self.assertEqual(server.supervisor(), new)
+            is_met = False
+            while not is_met:  # another one, when the stream was faster than the new server
+                answers, before = [], server.metric("vllm:generation_tokens_total")
+                reader = threading.Thread(target=lambda: answers.append(stream(server.port, fields)))
+                reader.start()
+                wait_until(lambda: server.metric("vllm:generation_tokens_total") > before, "the stream to run")
+                upgrade = Upgrade(server)
+                wait_until(lambda: upgrade.says("finishes its connections"), "the new server")
+                old, new = upgrade.supervisors()
+                is_met = not answers
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(old, signal.SIGKILL)
+                reader.join()
+                self.assertEqual(answers, [expected])
+                self.assertEqual(upgrade.end(), (0, ""))
+                self.assertEqual(server.supervisor(), new)
 
     def test_streams_of_the_old_server_are_resumed_by_the_new_one(self):
         fields = {**body(1), "max_tokens": 3000}

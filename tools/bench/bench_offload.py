@@ -6,7 +6,8 @@ usage: bench_offload.py MODEL [ROUNDS [LENGTH...]]     MODEL: a folder; LENGTH: 
 
 Tiers: the host's memory (OffloadingConnector), files (ExampleConnector; before each read the kernel drops them from its cache),
 and `troupe cache-server` on this host (LMCacheConnectorV1). A tier's rate is bytes of keys and values by the time that a hit in it
-takes longer than one in the device's prefix cache."""
+takes longer than one in the device's prefix cache. A prompt has one token more than LENGTH, which is computed: so all tiers have the
+rest, whatever their blocks' size."""
 import json
 import mmap
 import os
@@ -105,7 +106,7 @@ def measure(model, tier, connector, extra, folder, lengths, rounds):
                 "--num-gpu-blocks-override", str(longest // 16 + 8), "--block-size", "16", "--kv-transfer-config",
                 json.dumps(transfer), *QUIET) as server:
         def ask(seed, length):
-            seconds, answer = post(server, {"prompt": token_ids(seed, length, vocabulary), "max_tokens": 1})
+            seconds, answer = post(server, {"prompt": token_ids(seed, length + 1, vocabulary), "max_tokens": 1})
             return seconds, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         ask(0, 256)
         for length in lengths:
@@ -120,7 +121,7 @@ def measure(model, tier, connector, extra, folder, lengths, rounds):
                     reset_prefix_cache(server)
                     drop_from_cache(folder)
                     hit, cached = ask(seed, length)
-                    if cached >= length - 512:
+                    if cached >= length:
                         break
                     if time.monotonic() > deadline:
                         raise RuntimeError(f"{tier}: {cached} of {length} tokens are found")

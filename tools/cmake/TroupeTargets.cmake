@@ -57,9 +57,9 @@ endfunction()
 
 # Generous: ends tests that hang. A sanitizer takes several times as long.
 if(TROUPE_SANITIZE)
-  set(TROUPE_TEST_TIMEOUT 900)
+  set(TROUPE_TEST_TIMEOUT 1800)
 else()
-  set(TROUPE_TEST_TIMEOUT 240)
+  set(TROUPE_TEST_TIMEOUT 600)
 endif()
 
 # The main functions of the tests and of the fuzz targets' replay, compiled once for all programs.

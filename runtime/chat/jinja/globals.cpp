@@ -150,7 +150,7 @@ Value make_dict(const Value&, const Arguments& call, Runtime& runtime) {
     } else {
       for (const Value& pair : to_vector(source, runtime)) {
         std::vector<Value> parts = to_vector(pair, runtime);
-        if (parts.size() != 2) fail_value("dictionary update sequence element is no pair");
+        if (parts.size() != 2) fail_value("dictionary update sequence element is not a pair");
         runtime.budget.charge(2);
         dict.set(std::move(parts[0]), std::move(parts[1]), runtime.budget);
       }

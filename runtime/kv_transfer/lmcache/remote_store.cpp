@@ -29,7 +29,7 @@ Result<RemoteUrl> parse_remote_url(const std::string& url) {
     const std::string digits = rest.substr(colon + 1);
     const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.port);
     if (read.ec != std::errc() || read.ptr != digits.data() + digits.size())
-      return bad("the port is no number");
+      return bad("the port is not a number");
     rest.resize(colon);
   }
   parsed.host = rest;

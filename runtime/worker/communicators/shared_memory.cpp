@@ -264,7 +264,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
     if (left <= 0ms || poll(&ready, 1, static_cast<int>(left.count())) <= 0)
-      return Error{ErrorCode::kTimeout, "rank " + missing(meeting.peers) + " did not come to " +
+      return Error{ErrorCode::kTimeout, "rank " + missing(meeting.peers) + " did not connect to " +
                                             options.rendezvous + " within " +
                                             std::to_string(options.timeout_s) + " s"};
     FileDescriptor peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));

@@ -170,7 +170,7 @@ class Meeting {
     RETURN_IF_ERROR(connect_to(0, first));
     if (!recv_all(sockets_[0][0], std::as_writable_bytes(std::span(addresses)), deadline_))
       return Error{ErrorCode::kUnavailable,
-                   options_.rendezvous + " did not say where the other ranks are"};
+                   options_.rendezvous + " did not send the addresses of the other ranks"};
     for (std::int32_t peer = 1; peer < options_.rank; ++peer)
       RETURN_IF_ERROR(connect_to(peer, addresses[static_cast<std::size_t>(peer)]));
     RETURN_IF_ERROR(accept_peers(options_.rank + 1, nullptr));
@@ -320,7 +320,7 @@ class Meeting {
         for (std::int32_t peer = first_rank; peer < options_.size; ++peer)
           if (!sockets_[kReason][static_cast<std::size_t>(peer)].valid())
             names += (names.empty() ? "" : ", ") + std::to_string(peer);
-        return Error{ErrorCode::kTimeout, "rank " + names + " did not come to " +
+        return Error{ErrorCode::kTimeout, "rank " + names + " did not connect to " +
                                               options_.rendezvous + " within " +
                                               std::to_string(options_.timeout_s) + " s"};
       }

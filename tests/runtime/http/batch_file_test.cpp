@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(a_file_of_results_says_what_is_done_and_loses_the_line_that
   BOOST_TEST(!take_finished(file)->contains("d"));
   std::ofstream(file, std::ios::app) << "something else\n";
   BOOST_TEST(take_finished(file).error().message.ends_with(
-      "line 3 is no result of a batch; choose another file, or remove it"));
+      "line 3 is not a result of a batch; choose another file, or remove it"));
   fs::remove_all(path);
 }
 

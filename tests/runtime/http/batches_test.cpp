@@ -75,7 +75,7 @@ struct BatchFixture : ServerFixture {
   }
   BatchTestJson wait(const std::string& id, const std::string& status) {
     BatchTestJson batch;
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 10000; ++i) {
       batch = json("GET /v1/batches/" + id);
       if (batch["status"] == status) return batch;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

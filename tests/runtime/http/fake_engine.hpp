@@ -99,6 +99,13 @@ class FakeEngine final : public EnginePort {
   [[nodiscard]] const std::vector<PauseScheduler>& pauses() const noexcept { return pauses_; }
   void load_adapter(LoadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
   void unload_adapter(UnloadAdapter, AdapterCallback reply) override { reply(AdapterReply{}); }
+  void call_workers(CollectiveRpc what,
+                    std::function<void(Result<CollectiveRpcReply>)> reply) override {
+    calls_.push_back(std::move(what));
+    reply(CollectiveRpcReply{
+        .results = {AdapterList{{{.name = "a", .int_id = 7, .path = "/a"}}}, WorkerResult{}}});
+  }
+  [[nodiscard]] const std::vector<CollectiveRpc>& calls() const noexcept { return calls_; }
   [[nodiscard]] std::shared_ptr<const AdapterList> adapters() const override { return nullptr; }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
   [[nodiscard]] const ResetCaches& last_reset() const noexcept { return reset_; }
@@ -131,7 +138,7 @@ class FakeEngine final : public EnginePort {
   }
 
  private:
-  static constexpr std::chrono::seconds kPatience{10};
+  static constexpr std::chrono::seconds kPatience{120};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t next_id_ = 1;
@@ -141,6 +148,7 @@ class FakeEngine final : public EnginePort {
   std::vector<RenderRequest> held_renders_;
   ResetCaches reset_;
   std::vector<MoveCache> moves_;
+  std::vector<CollectiveRpc> calls_;
   std::vector<PauseScheduler> pauses_;
   std::vector<DrainGroup> drains_;
   Placement last_placement_;

@@ -21,12 +21,12 @@
 
 namespace troupe {
 
-/// A blocking client; a read that takes longer than ten seconds ends as if the server had closed.
+/// A blocking client; a read that takes longer than two minutes ends as if the server had closed.
 class Client {
  public:
   explicit Client(std::uint16_t port, int receive_buffer = 0)
       : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval patience{10, 0};
+    const timeval patience{120, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (receive_buffer > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
@@ -47,6 +47,10 @@ class Client {
   void send(const std::string& bytes) const {
     BOOST_REQUIRE(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
                   static_cast<ssize_t>(bytes.size()));
+  }
+  /// The server may have closed the connection.
+  void send_if_open(const std::string& bytes) const {
+    static_cast<void>(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
   void post(const std::string& path, const std::string& body) const {
     send("POST " + path +
@@ -78,17 +82,15 @@ class Client {
     }
     return sent;
   }
-  /// Sends `byte` every 5 ms, until an answer is there or the connection has ended; the seconds
-  /// that it took, or 20.
-  double drip(char byte) const {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto seconds = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
-    for (pollfd ready{fd_, POLLIN, 0}; poll(&ready, 1, 5) == 0 && seconds() < 20;) {
+  /// Sends `byte` every 5 ms, until an answer is there or the connection has ended; false: neither
+  /// came within two minutes.
+  bool drip(char byte) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    for (pollfd ready{fd_, POLLIN, 0}; poll(&ready, 1, 5) == 0;) {
+      if (std::chrono::steady_clock::now() > end) return false;
       if (::send(fd_, &byte, 1, MSG_NOSIGNAL) != 1) break;
     }
-    return seconds();
+    return true;
   }
   [[nodiscard]] pollfd readable() const { return {fd_, POLLIN, 0}; }
   bool at_end() {

@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(a_client_that_does_not_read_costs_no_memory_and_is_cut_off)
   Client client(server().port(), 4096);
   client.post("/v1/completions", R"({"prompt":"a","stream":true,"max_tokens":100000})");
   const RequestId id = engine.wait_submitted(1).front().id;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
   const std::string text(100000, 'x');
   std::size_t num_delivered = 0;
   while (engine.wait_aborted(0).empty() && std::chrono::steady_clock::now() < deadline) {
@@ -136,10 +136,14 @@ BOOST_AUTO_TEST_CASE(idle_and_dripping_connections_are_closed) {
   config.options.idle_timeout_s = 0.1;
   Client idle(server().port());
   BOOST_TEST(idle.at_end());
-  Client dripping(server().port());
-  dripping.send("GET /health HTT");
-  BOOST_TEST(dripping.read_until("408}}").starts_with("HTTP/1.1 408 Request Timeout\r\n"));
-  BOOST_TEST(dripping.at_end());
+  std::string answer;
+  while (answer.empty()) {  // it was closed before its first byte
+    Client dripping(server().port());
+    dripping.send("GET /health HTT");
+    answer = dripping.read_until("408}}");
+    BOOST_TEST(dripping.at_end());
+  }
+  BOOST_TEST(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), answer);
 }
 
 BOOST_AUTO_TEST_CASE(connections_over_the_limit_get_an_error) {
@@ -184,14 +188,14 @@ BOOST_AUTO_TEST_CASE(draining_lets_running_requests_finish_and_refuses_new_ones)
   BOOST_TEST((done.wait_for(std::chrono::seconds(0)) == std::future_status::timeout));
   server().deliver(step(text_output(id, "end", {1}, FinishReason::kStop)));
   BOOST_TEST(running.read_until("[DONE]\n\n").find("\"text\":\"end\"") != std::string::npos);
-  BOOST_TEST((done.wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+  BOOST_TEST((done.wait_for(std::chrono::seconds(120)) == std::future_status::ready));
 }
 
 BOOST_AUTO_TEST_CASE(an_idle_server_is_drained_at_once_and_stopping_aborts_the_rest) {
   std::promise<void> drained;
   server().drain([&] { drained.set_value(); });
   BOOST_TEST(
-      (drained.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+      (drained.get_future().wait_for(std::chrono::seconds(120)) == std::future_status::ready));
   server_.reset();
   Client client(server().port());
   client.post("/v1/completions", R"({"prompt":"a","stream":true})");
@@ -202,7 +206,6 @@ BOOST_AUTO_TEST_CASE(an_idle_server_is_drained_at_once_and_stopping_aborts_the_r
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_is_replaced_serves_its_connections_and_refuses_none) {
-  config.options.idle_timeout_s = 0.2;
   answer_with(1);
   Client kept(server().port()), idle(server().port()), running(server().port());
   const auto is_answered = [](Client& client) {
@@ -212,8 +215,11 @@ BOOST_AUTO_TEST_CASE(a_server_that_is_replaced_serves_its_connections_and_refuse
   BOOST_TEST(is_answered(kept).starts_with("HTTP/1.1 200 "));
   BOOST_TEST(is_answered(idle).find("Connection: close") == std::string::npos);
   engine.react([](const GenerateRequest&) {});
+  const std::size_t before = engine.wait_submitted(0).size();
   running.post("/v1/completions", R"({"prompt":"a","stream":true})");
-  const RequestId id = engine.wait_submitted(1).front().id;
+  const RequestId id = engine.wait_submitted(before + 1).back().id;
+  kept.post("/v1/completions", R"({"prompt":"b"})");
+  const RequestId kept_id = engine.wait_submitted(before + 2).back().id;
 
   ServerConfig other = config;
   other.options.port = server().port();
@@ -226,7 +232,8 @@ BOOST_AUTO_TEST_CASE(a_server_that_is_replaced_serves_its_connections_and_refuse
   std::promise<void> retired;
   server().retire([&] { retired.set_value(); });
   auto done = retired.get_future();
-  BOOST_TEST(is_answered(kept).find("Connection: close") != std::string::npos);
+  server().deliver(step(text_output(kept_id, "kept", {1}, FinishReason::kStop)));
+  BOOST_TEST(kept.read_until("}").find("Connection: close") != std::string::npos);
   BOOST_TEST(kept.at_end());
   BOOST_TEST(idle.at_end());
   for (int i = 0; i < 20; ++i) {
@@ -236,7 +243,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_is_replaced_serves_its_connections_and_refuse
   BOOST_TEST((done.wait_for(std::chrono::seconds(0)) == std::future_status::timeout));
   server().deliver(step(text_output(id, "end", {1}, FinishReason::kStop)));
   BOOST_TEST(running.read_until("[DONE]\n\n").find("\"text\":\"end\"") != std::string::npos);
-  BOOST_TEST((done.wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+  BOOST_TEST((done.wait_for(std::chrono::seconds(120)) == std::future_status::ready));
 }
 
 BOOST_AUTO_TEST_CASE(a_server_without_a_predecessor_opens_its_port) {
@@ -250,7 +257,7 @@ BOOST_AUTO_TEST_CASE(a_server_without_a_predecessor_opens_its_port) {
   server().retire([&] { retired.set_value(); });
   client.hang_up();
   BOOST_TEST(
-      (retired.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+      (retired.get_future().wait_for(std::chrono::seconds(120)) == std::future_status::ready));
 }
 
 BOOST_AUTO_TEST_CASE(a_port_that_is_taken_is_an_error_that_names_it) {

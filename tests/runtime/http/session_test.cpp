@@ -241,6 +241,17 @@ BOOST_AUTO_TEST_CASE(wrong_routes_methods_and_bodies_have_their_statuses) {
   const std::string options = exchange("OPTIONS /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
   BOOST_TEST(starts(options, 200));
   BOOST_TEST(has(options, "Allow: GET, HEAD, OPTIONS\r\n"));
+  // A path that a longer one of another route begins like.
+  for (const auto& [path, methods] : {std::pair{"responses/a", "GET, HEAD, DELETE"},
+                                      {"responses/a/input_items", "GET, HEAD"},
+                                      {"responses/a/cancel", "POST"},
+                                      {"batches/a/cancel", "POST"},
+                                      {"files/a/content", "GET, HEAD"},
+                                      {"models/org/name", "GET, HEAD"}}) {
+    const std::string answer =
+        exchange("OPTIONS /v1/" + std::string(path) + " HTTP/1.1\r\nHost: h\r\n\r\n");
+    BOOST_TEST(has(answer, "Allow: " + std::string(methods) + ", OPTIONS\r\n"), path);
+  }
   const std::string media = exchange(
       "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
       "Content-Length: 2\r\n\r\n{}");
@@ -439,6 +450,38 @@ BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
   BOOST_TEST((engine.last_reset() == ResetCaches{.mm_cache = true}));
 }
 
+BOOST_AUTO_TEST_CASE(methods_of_the_workers_are_called_in_development_mode_only) {
+  const auto call = [&](const std::string& body) {
+    session();
+    reopen();  // one that is refused before its body is read ends the connection
+    return post("/collective_rpc", body);
+  };
+  BOOST_TEST(starts(call(R"({"method":"list_adapters"})"), 404));
+  config.dev_mode = true;
+  BOOST_TEST(body_of(call(R"({"method":"list_adapters","timeout":2.5})")) ==
+             R"({"results":[[{"lora_name":"a","lora_int_id":7,"lora_path":"/a"}],null]})");
+  BOOST_TEST(starts(call(R"({"method":"list_adapters","args":[],"kwargs":{}})"), 200));
+  const std::vector<CollectiveRpc> expected = {{ListAdapters{}, 2.5}, {ListAdapters{}, 120}};
+  BOOST_TEST((engine.calls() == expected));
+
+  for (const auto& [body, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"method":"sleep"})", R"(unknown method \"sleep\", there is: list_adapters)"},
+           {R"({"method":"warm_up"})",
+            R"(method \"warm_up\" is called when an engine starts only)"},
+           {R"({"method":"load_adapter"})", "is called by POST /v1/load_lora_adapter"},
+           {R"({"method":"list_adapters","args":["a"]})", "takes no arguments"},
+           {R"({"method":"list_adapters","kwargs":{"x":1}})", "takes no arguments"},
+           {R"({"method":"list_adapters","args":"a"})", "args"},
+           {R"({"method":"list_adapters","timeout":0})", "timeout must be"},
+           {R"({"method":"list_adapters","rank":0})", R"(unknown field \"rank\")"},
+           {R"({"args":[]})", "method"}}) {
+    const std::string refused = call(body);
+    BOOST_TEST(starts(refused, 400));
+    BOOST_TEST(has(refused, message), refused);
+  }
+  BOOST_TEST(engine.calls().size() == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(draining_a_group_requires_authorization) {
   const auto drain = [&](const std::string& body) { return post("/admin/drain", body); };
   BOOST_TEST(starts(drain(R"({"group":1})"), 403));
@@ -480,11 +523,14 @@ BOOST_AUTO_TEST_CASE(a_header_says_whether_a_request_is_blended) {
   post(path, body, "X-Enable-Blending: true\r\n");
   BOOST_TEST(engine.last_placement().kv_transfer_params == R"({"enable_blending":true})");
   reopen();  // the first one is running
+  post(path, R"({"prompt":"hi","kv_transfer_params":{"a":"{\"b\":1}"}})",
+       "X-Enable-Blending: false\r\n");
+  BOOST_TEST(engine.last_placement().kv_transfer_params ==
+             R"({"a":"{\"b\":1}","enable_blending":false})");
+  reopen();
   post(path, R"({"prompt":"hi","kv_transfer_params":{"enable_blending":false}})",
        "X-Enable-Blending: true\r\n");
-  // The last one counts.
-  BOOST_TEST(engine.last_placement().kv_transfer_params ==
-             R"({"enable_blending":true,"enable_blending":false})");
+  BOOST_TEST(engine.last_placement().kv_transfer_params == R"({"enable_blending":false})");
 }
 
 BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {

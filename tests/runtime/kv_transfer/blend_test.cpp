@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 #include "runtime/kv_transfer/blend_connector.hpp"
 #include "runtime/kv_transfer/blend_connector_worker.hpp"
 #include "runtime/kv_transfer/blend_pieces.hpp"
 #include "runtime/models/model.hpp"
+#include "tests/runtime/kv_transfer/temporary_folder.hpp"
 #include "tests/runtime/kv_transfer/transfer_engine.hpp"
 
 namespace troupe {
@@ -141,6 +143,92 @@ BOOST_AUTO_TEST_CASE(a_share_of_0_gives_the_same_bits_behind_the_same_prefix) {
     const std::vector<Answer> again = engine.run(prompts);
     BOOST_TEST((again == expected));
     BOOST_TEST(again[0].num_blended == num_tokens_of(kOrder));
+  }
+}
+
+// ---- files --------------------------------------------------------------------------------------
+
+std::vector<std::filesystem::path> piece_files(const BlockFolder& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+    if (entry.path().extension() == ".kv") files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+std::string blending_from(const BlockFolder& folder, const std::string& more = {}) {
+  return blending(R"("blend_recompute_ratios":[1],"local_disk":"file://)" + folder.path().string() +
+                  R"(","max_local_disk_size":1)" + more);
+}
+
+BOOST_AUTO_TEST_CASE(pieces_on_disk_are_found_after_a_restart_and_lost_ones_are_computed) {
+  const std::vector<std::vector<TokenId>> first = {prompt_of(kOrder)};
+  const std::vector<std::vector<TokenId>> other = {prompt_of(kOther)};
+  for (const auto& [tensor, stages] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+    EngineSetup setup{.tensor_parallel_size = tensor,
+                      .num_blocks = 100,
+                      .async_scheduling = tensor > 1,
+                      .pipeline_parallel_size = stages};
+    const std::vector<Answer> expected = exact(setup, other);
+    const BlockFolder folder;
+    setup.transfer = blending_from(folder);
+    const auto blended = [&] {
+      TransferEngine engine(setup);
+      const std::vector<Answer> answers = engine.run(other);
+      BOOST_TEST((answers == expected));
+      BOOST_TEST(engine.connector<BlendConnector>().num_requests() == 0u);
+      return answers[0].num_blended;
+    };
+    TransferEngine(setup).run(first);
+    const auto num_ranks = static_cast<std::size_t>(tensor * stages);
+    const auto files = piece_files(folder);
+    BOOST_REQUIRE(files.size() == num_ranks * (kOrder.size() + 2));
+    BOOST_TEST(blended() == num_tokens_of(kOther));
+    // Of one rank a piece is gone, of the last one another is damaged.
+    const auto size_of = [](const std::filesystem::path& file) {
+      const std::string name = file.stem().string();
+      return std::stoi(name.substr(name.rfind("_g") + 2));
+    };
+    std::filesystem::remove(files.front());
+    std::filesystem::resize_file(files.back(), std::filesystem::file_size(files.back()) - 1);
+    const std::int32_t num_lost =
+        size_of(files.front()) +
+        (files.front().filename() == files.back().filename() ? 0 : size_of(files.back()));
+    BOOST_TEST(blended() >= num_tokens_of(kOther) - num_lost);
+    BOOST_TEST(blended() == num_tokens_of(kOther));  // they have been written anew
+  }
+}
+
+BOOST_AUTO_TEST_CASE(files_have_a_limit_and_are_removed_with_the_cache) {
+  const std::vector<std::vector<TokenId>> prompts = {prompt_of(kOrder)};
+  const BlockFolder folder;
+  // A token takes 4 KiB in this model: room for about 32.
+  EngineSetup setup{.num_blocks = 100, .transfer = blending_from(folder)};
+  setup.transfer.replace(setup.transfer.find("_size\":1"), 8, "_size\":0.000125");
+  {
+    TransferEngine engine(setup);
+    static_cast<void>(engine.run(prompts));
+    engine.reset_prefix_cache();
+    static_cast<void>(engine.run(prompts));
+  }
+  BOOST_TEST(!piece_files(folder).empty());
+  BOOST_TEST(piece_files(folder).size() < kOrder.size());
+  {
+    TransferEngine engine(setup);
+    engine.reset_prefix_cache(/*connector_too=*/true);
+    static_cast<void>(engine.run({{9, 10, 11}}));
+    BOOST_TEST(engine.connector<BlendConnector>().index().size() <= 1u);
+  }
+  BOOST_TEST(piece_files(folder).size() <= 1u);
+  for (const auto& [extra, part] :
+       {std::pair<std::string, std::string>{R"("local_disk":"/tmp")", "need each other"},
+        {R"("max_local_disk_size":1)", "need each other"},
+        {R"("local_disk":7)", "local_disk"},
+        {R"("load_timeout_s":0)", "load_timeout_s must be more than 0"}}) {
+    const auto config =
+        read_blend_config(parse_connector_config(ConnectorKind::kKV, blending(extra)).value());
+    BOOST_REQUIRE(!config.ok());
+    BOOST_TEST(config.error().message.find(part) != std::string::npos, config.error().message);
   }
 }
 
@@ -473,7 +561,7 @@ struct OneWorker {
   std::vector<ForwardBatch::Group> groups;
   ForwardBatch batch;
 
-  explicit OneWorker(BlendConfig config) : worker(std::move(config), {}) {
+  explicit OneWorker(BlendConfig config) : worker(std::move(config), KVConnectorWorkerContext{}) {
     KVCacheMemory memory{.device = device.get(), .config = {}, .groups = {}};
     memory.config.groups.push_back(
         {.spec = {.kind = FullAttentionSpec{{.num_kv_heads = 2, .head_dim = 4}}, .block_size = 4},

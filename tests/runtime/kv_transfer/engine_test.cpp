@@ -254,7 +254,6 @@ BOOST_AUTO_TEST_CASE(reads_that_hang_are_misses_whatever_reads) {
       TransferEngine engine({.transfer = transfer(R"("load_timeout_s":0.05,)")});
       const std::int32_t num_free = engine.num_free_blocks();
       BOOST_TEST((engine.run(some_prompts()) == expected));
-      BOOST_TEST(engine.num_external_hits() > 0u);
       BOOST_TEST(engine.num_free_blocks() == num_free);
       files.release();
       engine.reset_prefix_cache();

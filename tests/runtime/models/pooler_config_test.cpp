@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_offered_is_refused_by_its_name) {
   folder.write("modules.json", "{}");
   BOOST_TEST(folder.error() == "modules.json is not an array");
   folder.write("modules.json", "[1]");
-  BOOST_TEST(folder.error() == "modules.json has a module that is no object");
+  BOOST_TEST(folder.error() == "modules.json has a module that is not an object");
   BOOST_TEST(folder.error("pooling", "[") != "no error");
   fs::remove(folder.path() / "modules.json");
   BOOST_TEST(folder.error("pooling", R"({"pooling_type":"MAX"})") ==

@@ -131,7 +131,8 @@ BOOST_AUTO_TEST_CASE(a_name_that_leads_into_the_own_network_is_not_connected_to)
 
 BOOST_AUTO_TEST_CASE(files_of_other_hosts_may_be_fetched_before_they_are_taken) {
   const Host host("picture");
-  const MediaLoader loader = MediaLoader::create({.domains = {"127.0.0.1"}}).value();
+  const MediaLoader loader =
+      MediaLoader::create({.domains = {"127.0.0.1"}, .timeout_s = 200}).value();
   BOOST_TEST(loader.fetches());
   const std::string a = host.url("a"), b = host.url("b");
   const std::vector<std::string_view> urls = {a, "data:text/plain;base64,aGk=", b, a, ""};
@@ -158,7 +159,8 @@ BOOST_AUTO_TEST_CASE(files_of_other_hosts_may_be_fetched_before_they_are_taken) 
 BOOST_AUTO_TEST_CASE(what_all_requests_have_fetched_has_a_limit_while_it_is_needed) {
   const Host host(std::string(60, 'x'));
   const MediaLoader loader =
-      MediaLoader::create({.domains = {"127.0.0.1"}, .max_held_bytes = 100}).value();
+      MediaLoader::create({.domains = {"127.0.0.1"}, .timeout_s = 200, .max_held_bytes = 100})
+          .value();
   const std::string a = host.url("a"), b = host.url("b");
   const std::vector<std::string_view> first = {a}, second = {b};
   auto held = loader.fetch_all(first, {});

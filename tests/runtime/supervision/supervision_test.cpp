@@ -2,7 +2,7 @@
 // and come late, all at random: it always ends in a running engine or a failure that has a name.
 //
 // TROUPE_PROPERTY_EVENTS: how many events in all, 50,000 if it is not set; a thorough run takes
-// 1,000,000. TROUPE_PROPERTY_SEED: the first seed, for running one again.
+// 1,000,000. TROUPE_PROPERTY_SEED: the first seed, or "random".
 #include "runtime/supervision/supervision.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -166,6 +166,8 @@ class World {
     ActorId heart = kNobody;
     double heard_at = 0;
     double busy_s = 0;
+    /// What was sent to its actors while it was silent, in order: the network delivers it later.
+    std::vector<std::pair<ActorId, std::function<void()>>> held;
     // For the next Supervisor.
     double orphaned_at = 0;  ///< 0: it is not
     std::uint64_t epoch = 0;
@@ -331,6 +333,7 @@ class World {
     process.silent = false;
     process.orphaned_at = 0;
     process.runs.clear();
+    process.held.clear();
     for (auto& [id, actor] : actors_) {
       if (actor.node == node && actor.alive) end_actor(id, true);
     }
@@ -399,6 +402,19 @@ class World {
   bool is_heard(ActorId actor) const {
     const Actor& found = actors_.at(actor);
     return found.alive && !processes_[found.node].silent;
+  }
+
+  /// A message without an answer. The connection is lost only if the process ends.
+  void deliver(ActorId whom, std::function<void()> message) {
+    if (is_heard(whom)) return message();
+    if (actors_.at(whom).alive)
+      processes_[actors_.at(whom).node].held.emplace_back(whom, std::move(message));
+  }
+  void hear_again(std::size_t node) {
+    processes_[node].silent = false;
+    for (const auto& [actor, message] : std::exchange(processes_[node].held, {})) {
+      if (actors_.at(actor).alive) message();
+    }
   }
 
   // ---- The commands of the core
@@ -474,8 +490,9 @@ class World {
     });
   }
   void carry_out(const SendLeave& what) {
-    if (is_heard(what.node))
+    deliver(what.node, [=, this] {
       end_process(actors_.at(what.node).node, "it was asked to", LossCause::kOutside);
+    });
   }
   void carry_out(const AskPrepare& what) {
     ask(what.actor, [=, this](const std::optional<Error>& error) {
@@ -538,28 +555,32 @@ class World {
     for (const ActorId actor : what.input_processors) BOOST_TEST(actors_.contains(actor));
     BOOST_TEST(actors_.contains(what.output_processor));
     BOOST_TEST(actors_.contains(what.scheduler));
-    if (!is_heard(what.router)) return;
-    RoutedGroup& group = routed_[what.router][what.message.group];
-    if (group.lost != what.output_processor) {
-      group.engine = what.output_processor;
-      return;
-    }
-    ++num_refused_;
-    later_here(delay(0.1), [=, this] {
-      tell([&] { core_->engine_refused(now_, {what.message.group, what.message.incarnation}); });
+    deliver(what.router, [=, this, epoch = epoch_] {
+      RoutedGroup& group = routed_[what.router][what.message.group];
+      if (group.lost != what.output_processor) {
+        group.engine = what.output_processor;
+        return;
+      }
+      ++num_refused_;
+      if (epoch != epoch_) return;  // the Supervisor that asked is dead
+      later_here(delay(0.1), [=, this] {
+        tell([&] { core_->engine_refused(now_, {what.message.group, what.message.incarnation}); });
+      });
     });
   }
   void carry_out(const SendLoss& what) {
     BOOST_TEST(!what.message.reason.empty());
-    if (!is_heard(what.router)) return;
-    RoutedGroup& group = routed_[what.router][what.message.group];
-    if (group.engine != kNobody) group.lost = std::exchange(group.engine, kNobody);
+    deliver(what.router, [=, this] {
+      RoutedGroup& group = routed_[what.router][what.message.group];
+      if (group.engine != kNobody) group.lost = std::exchange(group.engine, kNobody);
+    });
   }
   void carry_out(const SendHealth&) {}
   void carry_out(const SendRecord& what) {
     BOOST_TEST(std::ssize(what.record.loaded) == topology_.size.num_workers);
-    if (is_heard(what.node))
+    deliver(what.node, [=, this] {
       processes_[actors_.at(what.node).node].records[what.record.group] = what.record;
+    });
   }
   void carry_out(const SendRouter& what) {
     BOOST_TEST(actors_.contains(what.node));
@@ -569,7 +590,7 @@ class World {
     BOOST_TEST(actors_.contains(what.node));
     BOOST_TEST(what.message.names.size() == what.encoders.size());
     for (const ActorId encoder : what.encoders) BOOST_TEST(actors_.contains(encoder));
-    if (is_heard(what.node)) encoders_seen_[what.node] = what.encoders;
+    deliver(what.node, [=, this] { encoders_seen_[what.node] = what.encoders; });
   }
   void carry_out(const WatchActor& what) {
     BOOST_TEST(is_known(what.actor));
@@ -638,7 +659,7 @@ class World {
         process.silent = true;
         if (random_() % 2 == 0) {
           later(delay(4 * kNodeTimeout_s), [=, this, run = process.run] {
-            if (processes_[node].run == run) processes_[node].silent = false;
+            if (processes_[node].run == run) hear_again(node);
           });
         }
         return;
@@ -657,6 +678,7 @@ class World {
           if (is_remote(node) || topology_.nodes[node].optional) start_by_hand(node);
         } else if (is_remote(node)) {
           process.node = process.heart = kNobody;
+          process.held.clear();
           ++process.run;
           join_later(node);
         }
@@ -697,6 +719,7 @@ class World {
 
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
+  if (text != nullptr && std::string_view(text) == "random") return std::random_device{}();
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
@@ -753,7 +776,7 @@ BOOST_AUTO_TEST_CASE(whatever_ends_there_is_an_engine_again_or_a_failure_with_a_
   constexpr std::uint64_t kEventsPerWorld = 500;
   set_log_level("off");
   const std::uint64_t num_events = from_environment("TROUPE_PROPERTY_EVENTS", 50000);
-  const std::uint64_t first_seed = from_environment("TROUPE_PROPERTY_SEED", std::random_device{}());
+  const std::uint64_t first_seed = from_environment("TROUPE_PROPERTY_SEED", 1);
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   std::uint64_t seed = first_seed, events = 0;
   std::map<std::string, int> ends;

@@ -380,10 +380,11 @@ BOOST_AUTO_TEST_CASE(a_model_in_parts_is_opened_by_the_name_of_any) {
     return text.find(part) != std::string::npos;
   };
   const fs::path renamed = temporary.write("y.gguf", model.file(0));
-  BOOST_TEST(says(error(renamed), "the name says part 1 of 1, split.no and split.count say 1 of 3"),
-             error(renamed));
+  BOOST_TEST(
+      says(error(renamed), "by its name it is part 1 of 1, by split.no and split.count 1 of 3"),
+      error(renamed));
   temporary.write(parts[1].filename().string(), model.file(2));
-  BOOST_TEST(says(error(parts[0]), "the name says part 2 of 3, split.no and split.count say 3"),
+  BOOST_TEST(says(error(parts[0]), "by its name it is part 2 of 3, by split.no and split.count 3"),
              error(parts[0]));
   fs::remove(parts[1]);
   BOOST_TEST(error(parts[0]) == parts[1].string() + " not found: part 2 of the model's 3");

@@ -39,7 +39,7 @@ class Ranks {
                             .expert_parallel = expert_parallel,
                             .rendezvous = "shm:troupe-ranks-" + std::to_string(getpid()) + "-" +
                                           std::to_string(++number),
-                            .timeout_s = 20};
+                            .timeout_s = 120};
     for (; parallel.rank < parallel.world_size(); ++parallel.rank) {
       auto runner = ModelRunner::load({.model = model,
                                        .dtype = "float32",
@@ -740,19 +740,20 @@ BOOST_AUTO_TEST_CASE(a_draft_model_that_cannot_be_divided_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_without_its_peers_says_so) {
+  const std::string rendezvous = "shm:troupe-alone-" + std::to_string(getpid());
   auto alone = ModelRunner::load({.model = TROUPE_GOLDEN_DIR "/models/models/llama",
                                   .dtype = "float32",
                                   .threads = 1,
                                   .max_num_batched_tokens = 64,
                                   .parallel = {.tensor_parallel_size = 2,
                                                .rank = 1,
-                                               .rendezvous = "shm:troupe-alone",
+                                               .rendezvous = rendezvous,
                                                .timeout_s = 0.1}},
                                  {});
   BOOST_REQUIRE(alone.ok());
   const auto met = (*alone)->join_group({0});
   BOOST_REQUIRE(!met.ok());
-  BOOST_TEST(met.error().message.starts_with("rank 0 did not open shm:troupe-alone"),
+  BOOST_TEST(met.error().message.starts_with("rank 0 did not open " + rendezvous),
              met.error().message);
 }
 

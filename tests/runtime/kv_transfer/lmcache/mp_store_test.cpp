@@ -44,7 +44,7 @@ class FakeMpServer {
   FakeMpServer(const FakeMpServer&) = delete;
   FakeMpServer& operator=(const FakeMpServer&) = delete;
 
-  [[nodiscard]] RemoteOptions options(int timeout_ms = 5000) {
+  [[nodiscard]] RemoteOptions options(int timeout_ms = 120'000) {
     return {.url = "mp://" + endpoint_.substr(endpoint_.find("//") + 2),
             .timeout = std::chrono::milliseconds(timeout_ms),
             .value_bytes = kValueBytes};

@@ -1,9 +1,7 @@
 // What goes first, what configures it, and the remote stores.
 
 #include <hiredis/hiredis.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "runtime/kv_transfer/lmcache/remote_threads.hpp"
 #include "runtime/kv_transfer/lmcache/tier_index.hpp"
 #include "tests/runtime/kv_transfer/temporary_folder.hpp"
+#include "tests/support/free_port.hpp"
 
 namespace troupe::lmcache {
 namespace {
@@ -188,7 +187,7 @@ BOOST_AUTO_TEST_CASE(a_url_that_is_none_is_refused_without_its_password) {
 /// Debian's redis-server, on a socket and a port of its own.
 class RedisServer {
  public:
-  RedisServer() : socket_((folder_.path() / "redis").string()), port_(free_port()) {
+  RedisServer() : socket_((folder_.path() / "redis").string()), port_(testing::free_port()) {
     if (::access(kProgram, X_OK) != 0) return;
     process_ = fork();
     if (process_ != 0) return;
@@ -206,7 +205,7 @@ class RedisServer {
   [[nodiscard]] std::uint16_t port() const { return port_; }
   /// Once it listens.
   [[nodiscard]] std::string url() const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (!fs::exists(socket_) && std::chrono::steady_clock::now() < deadline)
       std::this_thread::yield();
     return "unix://" + socket_;
@@ -227,17 +226,6 @@ class RedisServer {
 
  private:
   static constexpr const char* kProgram = "/usr/bin/redis-server";
-  static std::uint16_t free_port() {
-    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    BOOST_REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-    ::close(socket);
-    return ntohs(address.sin_port);
-  }
   BlockFolder folder_;
   std::string socket_;
   std::uint16_t port_;
@@ -283,10 +271,12 @@ BOOST_AUTO_TEST_CASE(a_store_that_is_not_there_is_not_tried_all_the_time) {
           .value();
   const std::vector<std::string> keys = {"k"};
   BOOST_TEST(!store->count_leading(keys).ok());
-  const auto again = store->count_leading(keys);
-  BOOST_REQUIRE(!again.ok());
-  BOOST_TEST(again.error().message.find("a moment ago") != std::string::npos,
-             again.error().message);
+  std::string said;
+  while (said.find("a moment ago") == std::string::npos) {  // unless more than that has passed
+    const auto again = store->count_leading(keys);
+    BOOST_REQUIRE(!again.ok());
+    said = again.error().message;
+  }
 }
 
 // ---- threads ------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """MaskBench: Troupe's masks beside llguidance's and xgrammar's, in one run over the same schemas and documents.
 
-    mask_bench.py DATA [--count N] [--seed N] [--engines NAME,...] [--tokenizer FOLDER] [--bench PROGRAM]
-                       [--cpu-limit-s N] [--slow]
+    bench_masks.py DATA [--count N] [--seed N] [--engines NAME,...] [--tokenizer FOLDER] [--bench PROGRAM]
+                        [--cpu-limit-s N] [--any-order] [--answers FOLDER [--kept NAME,...]] [--slow]
 
 DATA is the folder maskbench/data of guidance-ai/jsonschemabench: files of {"schema", "tests": [{"valid", "data"}]}.
 Without --tokenizer the vocabulary is Tekken's (131,072 tokens), which the package mistral-common brings along. Needs
@@ -10,10 +10,12 @@ the packages llguidance, xgrammar, transformers and mistral-common; none of them
 
 Each engine is a process that reads a line per schema and answers with a line, one schema after the other, so that
 whatever else runs on the machine slows all of them. A schema with its documents may take --cpu-limit-s seconds of CPU time.
-Interrupted, it prints the table of what has been measured. Times are CPU times of the engine's thread. A mask's time is that
+Interrupted, it prints the table of what has been measured. xgrammar takes hours: with --answers each answer is kept in a
+file of its engine and not asked for again; --kept takes those of these engines from there only, and the schemas that they
+have answered. Times are CPU times of the engine's thread. A mask's time is that
 of the mask and of accepting the token behind it; a first mask's is that of compiling and of the first mask. A document
 is accepted if each of its tokens is in its mask and the text may end behind the last one. The documents' properties have
-the order in which llguidance takes them; where it does not take the schema, any order, which no engine here takes.
+the order in which llguidance takes them; where it does not take the schema, any order, which Troupe takes with --any-order.
 """
 import argparse
 import base64
@@ -212,12 +214,23 @@ class Engine:
         self.wrongly_refused_names = []
         self.taken = self.wrongly_accepted = self.wrongly_refused = self.gave_up = self.right = self.ended = 0
         self.slow = []
+        self.kept, self.keep = {}, None
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
-    def ask(self, line):
+    def keep_answers(self, file):
+        if file.exists():
+            self.kept = {entry["name"]: entry["answer"] for entry in map(json.loads, file.read_text().splitlines())}
+        self.keep = file.open("a")
+
+    def ask(self, name, line):
+        if name in self.kept:
+            return self.kept[name]
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return self.answer()
+        answer = self.answer()
+        if self.keep is not None:
+            print(json.dumps({"name": name, "answer": answer}), file=self.keep, flush=True)
+        return answer
 
     def answer(self):
         line = self.process.stdout.readline()
@@ -270,6 +283,9 @@ def main():
     parser.add_argument("--tokenizer", type=pathlib.Path)
     parser.add_argument("--bench", default=str(ROOT / "build" / "release" / "tests" / "bench_grammar"))
     parser.add_argument("--cpu-limit-s", type=int, default=20, help="for a schema with its documents")
+    parser.add_argument("--any-order", action="store_true", help="Troupe's option any_order")
+    parser.add_argument("--answers", type=pathlib.Path)
+    parser.add_argument("--kept", default="", help="engines that are not asked anything")
     parser.add_argument("--slow", action="store_true", help="print the slowest schemas and why schemas are refused")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -290,26 +306,31 @@ def compare(options, folder):
     for name in options.engines.split(","):
         serve_command = [sys.executable, __file__, "--serve", name, str(folder), str(options.cpu_limit_s)]
         engines.append(Engine(name, [options.bench, str(folder)] if name == "troupe" else serve_command))
+        if options.answers is not None:
+            options.answers.mkdir(exist_ok=True)
+            engines[-1].keep_answers(options.answers / f"{name}.jsonl")
     for engine in engines:
         engine.answer()  # it is ready
+        if engine.name in options.kept.split(","):
+            files = [file for file in files if file.stem in engine.kept]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     measured = []
     try:
-        measure_all(engines, tokenizer, files, measured)
+        measure_all(engines, tokenizer, files, options.any_order, measured)
     except KeyboardInterrupt:
         print(f"interrupted behind {len(measured)} of {len(files)} schemas")
     report(options, engines, tokenizer, measured)
 
 
-def measure_all(engines, tokenizer, files, measured):
+def measure_all(engines, tokenizer, files, any_order, measured):
     for file in files:
         case = json.loads(file.read_text())
         tests = case["tests"]
         texts = [json.dumps(test["data"], ensure_ascii=False) for test in tests]
-        request = {"schema": json.dumps(case["schema"], ensure_ascii=False),
+        request = {"schema": json.dumps(case["schema"], ensure_ascii=False), "any_order": any_order,
                    "tests": [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]}
         line = json.dumps(request)
-        answers = [engine.ask(line) for engine in engines]
+        answers = [engine.ask(file.stem, line) for engine in engines]
         for engine, answer in zip(engines, answers, strict=True):
             engine.take(file.stem, tests, answer)
         measured.append(file.stem)
