@@ -45,7 +45,7 @@ test-clients: setup-test build
 
 test-models: setup-test
 	@cmake --preset release > /dev/null
-	@cmake --build --preset release -j $(JOBS) --target answer_models
+	@cmake --build --preset release -j $(JOBS) --target answer_models troupe
 	@tools/test_models.sh --count $(MODEL_CASES) --seed $(MODEL_SEED) $(FAMILIES)
 
 bench: setup-test release

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Random configurations of every family against transformers, and random adapters against PEFT, in an environment under
-# build/ with the packages that tests/differential/requirements.txt names. Arguments: those of
-# tests/differential/differential.py. $MODELS_PYTHON: a Python that has the packages, in place of that environment.
+# Random configurations of every family against transformers, random adapters against PEFT, and a minute of speech that
+# espeak-ng makes against transformers, in an environment under build/ with the packages that
+# tests/differential/requirements.txt names. Arguments: those of tests/differential/differential.py.
+# $MODELS_PYTHON: a Python that has the packages, in place of that environment.
 # $TORCH_INDEX_URL: another index to install from, for example one whose torch has no CUDA.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,4 +16,11 @@ if [[ -z ${MODELS_PYTHON:-} ]] && ! cmp -s tests/differential/requirements.txt b
     ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r tests/differential/requirements.txt
   cp tests/differential/requirements.txt build/venv-models/requirements.txt
 fi
-exec nice "$python" tests/differential/differential.py "$@"
+status=0
+nice "$python" tests/differential/differential.py "$@" || status=1
+if command -v espeak-ng > /dev/null; then
+  nice "$python" -W ignore tests/differential/long_speech.py || status=1
+else
+  echo 'A minute of speech is left out: Debian'"'"'s package espeak-ng is not installed'
+fi
+exit "$status"

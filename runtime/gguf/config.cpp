@@ -123,7 +123,33 @@ json rope_parameters(const GgufContents& gguf, const GgufArchitecture& architect
   return rope;
 }
 
+/// Layers may be of several kinds.
+bool is_in_a_layer(const GgufContents& gguf, std::string_view tensor) {
+  return std::ranges::any_of(gguf.tensors, [&](const auto& each) {
+    const std::string& name = each.first;
+    return name.starts_with("blk.") && name.ends_with(tensor) &&
+           name[name.size() - tensor.size() - 1] == '.';
+  });
+}
+
 }  // namespace
+
+std::int64_t num_gguf_kv_heads(GgufMetadata& metadata, const std::string& key,
+                               std::int64_t num_heads) {
+  if (!metadata.is_list(key)) return metadata.integer(key, num_heads);
+  std::int64_t found = 0;
+  for (const double count : metadata.numbers(key)) {
+    if (count == 0) continue;
+    if (!(count >= 1 && count <= static_cast<double>(num_heads)) ||
+        (found != 0 && static_cast<double>(found) != count))
+      metadata.fail(ErrorCode::kUnsupported,
+                    "metadata \"" + key + "\" differs between layers, or is over " +
+                        std::to_string(num_heads) + ", which is not supported");
+    if (metadata.error()) return num_heads;
+    found = static_cast<std::int64_t>(count);
+  }
+  return found == 0 ? num_heads : found;
+}
 
 Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& architecture,
                               std::string_view file_name) {
@@ -146,16 +172,17 @@ Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& 
       {"intermediate_size", size("feed_forward_length")},
       {"num_hidden_layers", size("block_count")},
       {"num_attention_heads", num_heads},
-      {"num_key_value_heads", metadata.integer(prefix + "attention.head_count_kv", num_heads)},
+      {"num_key_value_heads",
+       num_gguf_kv_heads(metadata, prefix + "attention.head_count_kv", num_heads)},
       {"head_dim", head_dim},
       {"max_position_embeddings", size("context_length")},
       {"rms_norm_eps", metadata.number(prefix + "attention.layer_norm_rms_epsilon", std::nullopt)},
       {"tie_word_embeddings", !gguf.tensors.contains("output.weight")},
-      {"attention_bias", gguf.tensors.contains("blk.0.attn_q.bias")},
-      {"attention_output_bias", gguf.tensors.contains("blk.0.attn_output.bias")},
+      {"attention_bias", is_in_a_layer(gguf, "attn_q.bias")},
+      {"attention_output_bias", is_in_a_layer(gguf, "attn_output.bias")},
       {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
-      {"mamba_conv_bias", gguf.tensors.contains("blk.0.ssm_conv1d.bias")},
-      {"mamba_rms_norm", gguf.tensors.contains("blk.0.ssm_norm.weight")},
+      {"mamba_conv_bias", is_in_a_layer(gguf, "ssm_conv1d.bias")},
+      {"mamba_rms_norm", is_in_a_layer(gguf, "ssm_norm.weight")},
       {"rope_parameters", rope_parameters(gguf, architecture, metadata, rotary_dim)}};
   if (architecture.rotates_part)
     config["partial_rotary_factor"] = rotated_share(rotary_dim, head_dim);

@@ -48,6 +48,11 @@ Result<std::vector<GgufWeight>> huggingface_weights(std::string_view gguf_name,
                                                     const nlohmann::json& metadata,
                                                     std::string_view file_name);
 
+/// `key` has their number, or a list of one for each layer, with 0 for layers without attention.
+/// Errors: as GgufMetadata's.
+[[nodiscard]] std::int64_t num_gguf_kv_heads(GgufMetadata& metadata, const std::string& key,
+                                             std::int64_t num_heads);
+
 // Metadata of a GGUF file in the format of these files. `file_name` is for errors only.
 
 /// config.json for this architecture, without the model's class name. Errors: kUnsupported,

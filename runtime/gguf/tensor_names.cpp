@@ -79,7 +79,7 @@ std::int64_t interleaved_head_dim(std::string_view name, const GgufArchitecture&
   GgufMetadata fields(metadata, "");
   const std::string key = std::string(architecture.name) + ".attention.head_count";
   const std::int64_t num_heads = fields.integer(key, 1);
-  const std::int64_t count = is_q ? num_heads : fields.integer(key + "_kv", num_heads);
+  const std::int64_t count = is_q ? num_heads : num_gguf_kv_heads(fields, key + "_kv", num_heads);
   // If heads do not divide the rows, the shape is rejected later.
   return count > 0 && shape.front() % (2 * count) == 0 ? shape.front() / count : 0;
 }

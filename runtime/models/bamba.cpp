@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/mamba2_mixer.hpp"
@@ -83,11 +84,58 @@ std::unique_ptr<Model> make_bamba(const ModelConfig& config, Device& device, Wei
                                         DecoderOptions{.norm = norm, .names = kBambaNames});
 }
 
+/// llama.cpp has Bamba and Granite 4 under one name; the latter does not rotate.
+void add_bamba_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                           nlohmann::json& config) {
+  const std::string rotates = prefix + "rope.scaling.finetuned";
+  if (!metadata.boolean(rotates, true))
+    metadata.fail(ErrorCode::kUnsupported,
+                  "metadata \"" + rotates +
+                      "\" is false: hybrids without rotation (Granite 4) are not supported");
+  const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
+  const auto hidden_size = std::max<std::int64_t>(1, config["hidden_size"].get<std::int64_t>());
+  config["mamba_expand"] = states.inner_size / hidden_size;
+  config["mamba_n_heads"] = states.num_heads;
+  config["mamba_d_head"] = states.head_dim;
+  config["mamba_d_state"] = states.state_size;
+  config["mamba_n_groups"] = states.num_groups;
+  config["mamba_d_conv"] = states.conv_width;
+  config["rope_parameters"]["partial_rotary_factor"] = config["partial_rotary_factor"];
+  config["attn_layer_indices"] = nlohmann::json::array();
+  std::int64_t layer = 0;
+  for (const double num_kv_heads : metadata.numbers(prefix + "attention.head_count_kv")) {
+    if (num_kv_heads > 0) config["attn_layer_indices"].push_back(layer);
+    ++layer;
+  }
+}
+
+constexpr GgufRenaming kBambaGgufTensors[] = {
+    {"ssm_in.", "mamba.in_proj."},
+    {"ssm_conv1d.", "mamba.conv1d.", GgufShape::kConvolution},
+    {"ssm_dt.bias", "mamba.dt_bias"},
+    {"ssm_a", "mamba.A", GgufShape::kVector},
+    {"ssm_d", "mamba.D", GgufShape::kVector},
+    {"ssm_norm.", "mamba.norm.", GgufShape::kVector},
+    {"ssm_out.", "mamba.out_proj."},
+    {"ffn_norm.", "pre_ff_layernorm."},
+    {"ffn_gate.", "feed_forward.gate_proj."},
+    {"ffn_up.", "feed_forward.up_proj."},
+    {"ffn_down.", "feed_forward.down_proj."}};
+constexpr GgufRenaming kBambaGgufOutside[] = {{"output_norm.", "model.final_layernorm."}};
+constexpr GgufArchitecture kBambaGguf = {.name = "granitehybrid",
+                                         .interleaves_heads = true,
+                                         .rotates_part = true,
+                                         .keys = kGgufStateSpaceKeys,
+                                         .tensors = kBambaGgufTensors,
+                                         .outside = kBambaGgufOutside,
+                                         .add_config = add_bamba_gguf_config};
+
 }  // namespace
 
 extern const RegisteredArchitecture kBamba = {.name = "BambaForCausalLM",
                                               .model_type = "bamba",
                                               .read_config = read_bamba_config,
+                                              .gguf = &kBambaGguf,
                                               .make = make_bamba};
 
 }  // namespace troupe

@@ -9,7 +9,8 @@ import sys
 SOURCE = os.environ.get("LLAMA_CPP")
 # Of families that llama.cpp has; the others are not converted.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "smollm3", "glm4",
-            "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "llama4_text", "deepseek_v3", "mamba2", "falcon_h1")
+            "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "llama4_text", "deepseek_v3", "mamba2", "falcon_h1",
+            "bamba")
 # What such files do not say, as llama.cpp takes it; None: what the class has.
 FIXED = {
     "llama4_text": dict(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1, attn_temperature_tuning=True,
@@ -23,6 +24,8 @@ FIXED = {
     "qwen2": dict(use_sliding_window=False, layer_types=None),
     "qwen3": dict(use_sliding_window=False, layer_types=None),
     "mamba2": dict(use_bias=False, time_step_limit=None, norm_before_gate=None),
+    "bamba": dict(mamba_proj_bias=False, time_step_limit=None, partial_rotary_factor=None, rope_parameters=None,
+                  tie_word_embeddings=False),
     "falcon_h1": dict(mamba_norm_before_gate=False, mamba_proj_bias=False, projectors_bias=False, mlp_multipliers=[0.8, 0.6],
                       ssm_multipliers=[0.7, 0.9, 0.4, 0.5, 0.35], attention_bias=False, mlp_bias=False,
                       tie_word_embeddings=False),
@@ -38,6 +41,12 @@ def settle(family, config):
         if rope.get("rope_type", rope.get("type", "default")) not in ("default", *ROTATIONS.get(family, ())):
             config.pop(key)
             config["max_position_embeddings"] = 256  # some rotations stretch it
+    if family == "bamba":  # whose class rotates half of a head; a file without states is of another architecture
+        config.pop("rope_scaling", None)
+        config["attn_rotary_emb"] = config["hidden_size"] // config["num_attention_heads"] // 2
+        if config["attn_rotary_emb"] % 2:
+            raise ValueError("llama.cpp rotates pairs")
+        config["attn_layer_indices"] = [each for each in config["attn_layer_indices"] or [] if each > 0] or [1]
     for key, value in FIXED.get(family, {}).items():
         if value is None:
             config.pop(key, None)

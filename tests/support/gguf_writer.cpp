@@ -97,6 +97,19 @@ Renamings own_names(std::string_view architecture) {
             {"mlp.shared_experts.gate_proj.", "ffn_gate_shexp."},
             {"mlp.shared_experts.up_proj.", "ffn_up_shexp."},
             {"mlp.shared_experts.down_proj.", "ffn_down_shexp."}};
+  if (architecture == "granitehybrid")
+    return {{"mamba.in_proj.", "ssm_in."},
+            {"mamba.conv1d.", "ssm_conv1d."},
+            {"mamba.dt_bias", "ssm_dt.bias"},
+            {"mamba.A_log", "ssm_a"},
+            {"mamba.D", "ssm_d"},
+            {"mamba.norm.", "ssm_norm."},
+            {"mamba.out_proj.", "ssm_out."},
+            {"pre_ff_layernorm.", "ffn_norm."},
+            {"feed_forward.gate_proj.", "ffn_gate."},
+            {"feed_forward.up_proj.", "ffn_up."},
+            {"feed_forward.down_proj.", "ffn_down."},
+            {"model.final_layernorm.", "output_norm."}};
   return {};
 }
 
@@ -223,6 +236,19 @@ void add_own_config(GgufWriter& writer, const ModelConfig& config, const std::st
     real("expert_weights_scale", config.experts->weight_scale);
     writer.add_flag(name + ".expert_weights_norm", config.experts->normalises_weights);
     integer("expert_gating_func", 2);
+  } else if (name == "granitehybrid") {
+    const StateSpaceConfig& states = *config.state_space;
+    std::vector<std::int32_t> kv_heads;
+    for (const bool has_states : states.layers)
+      kv_heads.push_back(has_states ? 0 : static_cast<std::int32_t>(config.num_kv_heads));
+    writer.add(name + ".attention.head_count_kv", kv_heads);
+    integer("rope.dimension_count", config.rope.rotary_dim(config.head_dim));
+    writer.add_flag(name + ".rope.scaling.finetuned", true);
+    integer("ssm.conv_kernel", states.conv_width);
+    integer("ssm.inner_size", states.num_heads * states.head_dim);
+    integer("ssm.state_size", states.state_size);
+    integer("ssm.time_step_rank", states.num_heads);
+    integer("ssm.group_count", states.num_groups);
   }
 }
 
@@ -295,7 +321,7 @@ void add_config(GgufWriter& writer, const ModelConfig& config, const std::string
   number("block_count", config.num_layers);
   number("feed_forward_length", config.intermediate_size);
   number("attention.head_count", config.num_heads);
-  number("attention.head_count_kv", config.num_kv_heads);
+  if (name != "granitehybrid") number("attention.head_count_kv", config.num_kv_heads);
   number("attention.key_length", config.head_dim);
   number("attention.value_length", config.head_dim);
   writer.add(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
@@ -495,23 +521,31 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
     if (config.tie_word_embeddings && tensor_name.starts_with("lm_head.")) continue;
     if (name == "gpt-oss" && add_stacked_experts(writer, checkpoint, tensor_name, tensor.view))
       continue;
-    const std::vector<std::int64_t>& shape = tensor.view.shape;
+    std::vector<std::int64_t> shape = tensor.view.shape;
+    if (tensor_name.ends_with(".conv1d.weight")) shape.erase(shape.begin() + 1);
+    const TensorView view{tensor.view.type, shape, tensor.view.bytes};
     const bool is_matrix = shape.size() == 2;
     const std::int64_t num_rows = is_matrix ? shape[0] : 1;
     const std::int64_t num_cols = shape.back();
-    const bool interleaves = (name == "llama" || name == "granite" || name == "smollm3") &&
-                             (tensor_name.find("q_proj.") != std::string::npos ||
-                              tensor_name.find("k_proj.") != std::string::npos);
+    const bool interleaves =
+        (name == "llama" || name.starts_with("granite") || name == "smollm3") &&
+        (tensor_name.find("q_proj.") != std::string::npos ||
+         tensor_name.find("k_proj.") != std::string::npos);
     const bool as_blocks = type != GgmlType::kF32 && is_matrix &&
                            tensor_name.find("embed_tokens") == std::string::npos &&
                            tensor_name.find(".gate.") == std::string::npos &&
                            !tensor_name.starts_with("lm_head.");
     std::vector<float> values(static_cast<std::size_t>(num_rows * num_cols));
     for (std::int64_t row = 0; row < num_rows; ++row)
-      widen_row(tensor.view, row, 0, num_cols,
+      widen_row(view, row, 0, num_cols,
                 values.data() + (interleaves ? row_in_file(row, config.head_dim) : row) * num_cols);
     if (name.starts_with("gemma") && tensor_name.find("norm.") != std::string::npos)
       for (float& value : values) value += 1;
+    if (tensor_name.ends_with(".A_log"))
+      for (float& value : values) value = -std::exp(value);
+    if (tensor_name.ends_with(".A_log") || tensor_name.ends_with(".mamba.D")) shape.push_back(1);
+    if (tensor_name.ends_with(".mamba.norm.weight"))
+      shape = {config.state_space->num_groups, num_cols / config.state_space->num_groups};
     std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
     if (as_blocks) {
       bytes.clear();
