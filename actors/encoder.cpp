@@ -1,4 +1,4 @@
-// The Encoder: runs the model's encoder of pictures apart from the workers. Its outputs lie in the
+// The Encoder: runs the model's vision encoder apart from the workers. Its outputs lie in the
 // store of the EC connector, where the workers find them.
 #include <cstring>
 #include <deque>

@@ -44,7 +44,7 @@ constexpr std::int32_t kDraftHeadLookahead = 1;
 /// Longer jumps (a long name, or several) take another step.
 constexpr std::int32_t kMaxProposedTokens = 32;
 
-/// Embeddings of pictures that the workers keep.
+/// Embeddings of images that the workers keep.
 std::int32_t encoder_cache_size(const EngineOptions& engine) {
   return static_cast<std::int32_t>(engine.encoder_cache_size > 0 ? engine.encoder_cache_size
                                                                  : engine.max_num_batched_tokens);
@@ -289,10 +289,10 @@ Result<void> check_items(const EngineOptions& engine, const ModelLoaded& model) 
         "max-num-batched-tokens is too small for an image beside max-num-seqs decoding requests: "
         "images wait until fewer run",
         kv("max_num_batched_tokens", engine.max_num_batched_tokens),
-        kv("max_num_seqs", engine.max_num_seqs), kv("picture_tokens", model.max_item_embeds));
+        kv("max_num_seqs", engine.max_num_seqs), kv("image_tokens", model.max_item_embeds));
   if (model.max_item_embeds <= engine.max_num_batched_tokens) return {};
   return invalid_argument("max-num-batched-tokens is " +
-                              std::to_string(engine.max_num_batched_tokens) + ", a picture has " +
+                              std::to_string(engine.max_num_batched_tokens) + ", an image has " +
                               std::to_string(model.max_item_embeds) +
                               " tokens, which are computed in one step",
                           "max-num-batched-tokens");

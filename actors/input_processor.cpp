@@ -14,8 +14,8 @@
 #include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/memory.hpp"
-#include "runtime/multimodal/picture_cache.hpp"
-#include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/multimodal/image_inputs.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 #include "runtime/processors/final_output.hpp"
 #include "runtime/scheduler/work_queue.hpp"
 
@@ -69,7 +69,7 @@ void prepare(const InputProcessor& core, InputSlot& slot) {
   if (auto* const generate = std::get_if<GenerateRequest>(&slot.request)) {
     num_prompt_bytes = text_bytes(generate->prompt);
     auto thrown = guard([&] {
-      const PictureCache* const cache = core.picture_cache();
+      const ProcessorCache* const cache = core.processor_cache();
       const bool leaves_out = cache != nullptr && cache->leaves_out_data();
       if ((may_fetch || leaves_out) && is_chat(generate->prompt)) slot.again = *generate;
       slot.processed = core.process(std::move(*generate), context);
@@ -189,7 +189,7 @@ void submit(Self self, RequestId id) {
           [=](const ItemsMissing& missing) {
             auto taken = state(self).registering.extract(id);
             if (missing.identifiers.empty()) return;
-            state(self).core->picture_cache()->forget(missing.identifiers);
+            state(self).core->processor_cache()->forget(missing.identifiers);
             if (taken.empty()) return;  // aborted meanwhile
             log_debug("items are not in the engine's cache: they are sent again",
                       kv("id", value(id)), kv("items", missing.identifiers.size()));
@@ -446,7 +446,7 @@ InputProcessorActor::behavior_type input_processor_behavior(
         return promise;
       },
       [self](const ResetCaches&) {
-        if (PictureCache* const cache = state(self).core->picture_cache()) cache->clear();
+        if (ProcessorCache* const cache = state(self).core->processor_cache()) cache->clear();
         return CachesReset{true};
       },
   };

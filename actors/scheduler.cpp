@@ -14,7 +14,7 @@
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 #include "runtime/processors/adapter_registry.hpp"
 
 namespace troupe {

@@ -21,11 +21,11 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/kv_transfer/blend_config.hpp"
+#include "runtime/multimodal/image_inputs.hpp"
 #include "runtime/multimodal/media_io.hpp"
-#include "runtime/multimodal/picture_cache.hpp"
-#include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
-#include "runtime/processors/picture_format.hpp"
+#include "runtime/processors/image_token_format.hpp"
 #include "runtime/tokenizer/special_tokens.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/tool_parsers/tool_schemas.hpp"
@@ -112,7 +112,7 @@ std::string version_of(const std::filesystem::path& file) {
 
 /// Where an item's data goes through encoders, it is with the front end; the shared memory of a
 /// host is of no use to an engine on another one.
-std::string picture_cache_kind(const Options& options, const Topology& topology) {
+std::string processor_cache_kind(const Options& options, const Topology& topology) {
   const std::string& kind = options.media.mm_processor_cache_type;
   const std::string front_end = "processor_only";
   const bool has_encoders = std::ranges::any_of(
@@ -127,13 +127,13 @@ std::string picture_cache_kind(const Options& options, const Topology& topology)
 }
 
 /// Both sides come to the same result. Errors: those of options_topology.
-Result<PictureCacheOptions> picture_cache_options(const Options& options) {
+Result<ProcessorCacheOptions> processor_cache_options(const Options& options) {
   ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
   const MediaOptions& media = options.media;
   constexpr double kGiB = 1 << 30;
   constexpr std::size_t kMiB = 1 << 20;
-  PictureCacheOptions cache{
-      .kind = picture_cache_kind(options, topology),
+  ProcessorCacheOptions cache{
+      .kind = processor_cache_kind(options, topology),
       .max_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB),
       .max_object_bytes = static_cast<std::size_t>(media.mm_shm_cache_max_object_size_mb) * kMiB,
       .key = TROUPE_VERSION " " + options.model.model + '\n',
@@ -160,28 +160,27 @@ Result<double> image_fetch_timeout_s() {
                    "', expected seconds, more than 0 and at most 3600"};
 }
 
-/// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
-Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& options,
-                                                                 const ModelLoaded& model,
-                                                                 const Tokenizer& tokenizer) {
+/// Pre: the model takes images. Errors: of the model's folder, and of the options.
+Result<std::shared_ptr<const ImageInputs>> load_image_inputs(const Options& options,
+                                                             const ModelLoaded& model,
+                                                             const Tokenizer& tokenizer) {
   ASSIGN_OR_RETURN(const ModelConfig config,
                    load_model_config(options.model.model, options.model.mmproj));
   CHECK(config.image_tokens.has_value());
-  ASSIGN_OR_RETURN(PictureFormat format, picture_format(*config.image_tokens, tokenizer));
+  ASSIGN_OR_RETURN(ImageTokenFormat format, image_token_format(*config.image_tokens, tokenizer));
   const MediaOptions& media = options.media;
-  ASSIGN_OR_RETURN(const std::int64_t max_pictures, max_pictures_per_prompt(media));
-  ASSIGN_OR_RETURN(const PictureCacheOptions cache_options, picture_cache_options(options));
+  ASSIGN_OR_RETURN(const std::int64_t max_images, max_pictures_per_prompt(media));
+  ASSIGN_OR_RETURN(const ProcessorCacheOptions cache_options, processor_cache_options(options));
   if (cache_options.kind != media.mm_processor_cache_type)
-    log_info("pictures are kept in the front end",
-             kv("mm_processor_cache_type", cache_options.kind));
-  ASSIGN_OR_RETURN(std::shared_ptr<PictureCache> cache, make_picture_cache(cache_options));
+    log_info("images are kept in the front end", kv("mm_processor_cache_type", cache_options.kind));
+  ASSIGN_OR_RETURN(std::shared_ptr<ProcessorCache> cache, make_processor_cache(cache_options));
   ASSIGN_OR_RETURN(const double timeout_s, image_fetch_timeout_s());
-  return PictureInputs::load(
+  return ImageInputs::load(
       options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
       {.loader = {.local_folder = media.allowed_local_media_path,
                   .domains = media.allowed_media_domains,
                   .timeout_s = timeout_s},
-       .max_pictures = static_cast<std::size_t>(max_pictures),
+       .max_images = static_cast<std::size_t>(max_images),
        .max_tokens = model.max_model_len,
        .model_id = options.model.model,
        .processor_kwargs = media.mm_processor_kwargs,
@@ -404,7 +403,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars) {
   ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
   RETURN_IF_ERROR(parse_media_io_kwargs(options.media.media_io_kwargs, {}));
-  std::shared_ptr<const PictureInputs> pictures;
+  std::shared_ptr<const ImageInputs> images;
   std::shared_ptr<const SpeechInputs> speech;
   if (is_encoder_decoder(model)) {
     ASSIGN_OR_RETURN(speech, SpeechInputs::load(options.model.model, model.max_item_embeds,
@@ -412,8 +411,8 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
                                                   return tokenizer->token_to_id(token);
                                                 }));
   } else if (model.max_item_embeds > 0) {
-    ASSIGN_OR_RETURN(pictures, load_picture_inputs(options, model, *tokenizer));
-    chat.options.image_placeholder = pictures->format().placeholder;
+    ASSIGN_OR_RETURN(images, load_image_inputs(options, model, *tokenizer));
+    chat.options.image_placeholder = images->format().placeholder;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<ChatRenderer> renderer,
                    ChatRenderer::create(std::move(chat.files), chat.options));
@@ -426,7 +425,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.max_request_tokens = options.server.max_request_tokens;
   limits.max_input_time_s = options.engine.max_input_time_s;
   limits.grammars = std::move(grammars);
-  limits.pictures = std::move(pictures);
+  limits.images = std::move(images);
   limits.speech = std::move(speech);
   ASSIGN_OR_RETURN(const ConnectorConfig transfer,
                    parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
@@ -440,7 +439,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
 Result<std::shared_ptr<ItemCache>> make_engine_item_cache(const Options& options,
                                                           const ModelLoaded& model) {
   if (model.max_item_embeds == 0 || is_encoder_decoder(model)) return std::shared_ptr<ItemCache>();
-  ASSIGN_OR_RETURN(const PictureCacheOptions cache, picture_cache_options(options));
+  ASSIGN_OR_RETURN(const ProcessorCacheOptions cache, processor_cache_options(options));
   return make_item_cache(cache);
 }
 

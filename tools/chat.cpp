@@ -145,9 +145,9 @@ class MessageReader {
 
 enum class CommandEffect : std::uint8_t { kNone, kDone, kExit };
 
-/// False (and an error is printed) if there is no such picture.
-bool attach_picture(const std::string& path, Conversation& conversation) {
-  auto url = picture_file_url(path);
+/// False (and an error is printed) if there is no such image.
+bool attach_image(const std::string& path, Conversation& conversation) {
+  auto url = image_file_url(path);
   if (!url.ok()) {
     fail(url.error());
     return false;
@@ -163,7 +163,7 @@ CommandEffect run_command(const std::string& text, Conversation& conversation) {
     const std::size_t begin = text.find_first_not_of(' ', kImage.size());
     const std::size_t last = text.find_last_not_of(" \t");
     if (begin != std::string::npos)
-      attach_picture(text.substr(begin, last + 1 - begin), conversation);
+      attach_image(text.substr(begin, last + 1 - begin), conversation);
     return CommandEffect::kDone;
   }
   const std::size_t end = text.find_last_not_of(" \t");
@@ -188,7 +188,7 @@ int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
   if (terminal)
     std::fprintf(stderr, "%s. /help lists commands, /exit exits.\n", source.name().c_str());
   for (const std::string& path : options.images)
-    if (!attach_picture(path, conversation)) return kExitFailure;
+    if (!attach_image(path, conversation)) return kExitFailure;
   int code = kExitOk;
   const auto show = [](const std::string& piece) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);

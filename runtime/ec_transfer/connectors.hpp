@@ -37,6 +37,12 @@ inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_network_store(
     const ECConnectorContext& context);
 
+/// ECTieredConnector: the memory of ECMemoryConnector, with its limit, before the files of
+/// ECExampleConnector, which have everything: an output that the memory has dropped is fetched from
+/// its file while other requests go on. Extra configuration: that of both.
+[[nodiscard]] Result<std::shared_ptr<OutputStore>> open_tiered_store(
+    const ECConnectorContext& context);
+
 using OpenOutputStore = Result<std::shared_ptr<OutputStore>> (*)(const ECConnectorContext&);
 
 /// The two sides of a connector of a store. What the store takes long for is done on threads of

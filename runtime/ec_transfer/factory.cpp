@@ -11,6 +11,7 @@ constexpr std::array kKinds = {
     store_connector_kind<open_file_store>("ECExampleConnector"),
     store_connector_kind<open_memory_store>("ECMemoryConnector"),
     store_connector_kind<open_shared_memory_store>("ECSharedMemoryConnector"),
+    store_connector_kind<open_tiered_store>("ECTieredConnector"),
     store_connector_kind<open_network_store>(kNetworkConnector),
 };
 

@@ -60,7 +60,7 @@ void check_clip_keys(GgufMetadata& metadata) {
   const std::string kind = metadata.text("general.architecture", std::nullopt);
   if (!metadata.error() && kind != "clip")
     metadata.fail(ErrorCode::kUnsupported,
-                  "general.architecture is " + kind + ", that of an encoder of pictures is clip");
+                  "general.architecture is " + kind + ", that of a vision encoder is clip");
   for (const std::string& key : metadata.keys_with(std::string(kPrefix))) {
     const std::string_view name = std::string_view(key).substr(kPrefix.size());
     if (std::ranges::find(kReadKeys, name) != std::end(kReadKeys)) continue;

@@ -131,8 +131,8 @@ Result<std::string> joined_text(const Json& content, const std::string& where,
 struct Message {
   std::string text, reasoning;
   Json calls = Json::array();
-  Json parts = Json::array();  ///< texts and pictures in order
-  bool has_picture = false;
+  Json parts = Json::array();  ///< texts and images in order
+  bool has_image = false;
   /// A place that is marked: so much was there before it.
   struct Mark {
     std::size_t num_bytes = 0;
@@ -144,7 +144,7 @@ struct Message {
 };
 
 /// The URL of an image block's source.
-Result<std::string> picture_url(const Json& block, const std::string& where) {
+Result<std::string> image_url(const Json& block, const std::string& where) {
   const auto source = block.find("source");
   if (source == block.end() || !source->is_object())
     return wrong(where + ".source", "must be an object");
@@ -157,9 +157,9 @@ Result<std::string> picture_url(const Json& block, const std::string& where) {
   return "data:" + media_type + ";base64," + data;
 }
 
-/// The blocks of a tool's result that are no pictures. These go to the user's message behind it:
+/// The blocks of a tool's result that are no images. These go to the user's message behind it:
 /// templates have texts alone as results.
-Result<Json> without_pictures(const Json& content, const std::string& where, Message& message) {
+Result<Json> without_images(const Json& content, const std::string& where, Message& message) {
   if (!content.is_array()) return content;
   Json others = Json::array();
   for (std::size_t i = 0; i < content.size(); ++i) {
@@ -168,8 +168,8 @@ Result<Json> without_pictures(const Json& content, const std::string& where, Mes
       others.push_back(block);
       continue;
     }
-    ASSIGN_OR_RETURN(std::string url, picture_url(block, where + "." + std::to_string(i)));
-    message.has_picture = true;
+    ASSIGN_OR_RETURN(std::string url, image_url(block, where + "." + std::to_string(i)));
+    message.has_image = true;
     message.parts.push_back({{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}});
   }
   return others;
@@ -192,8 +192,8 @@ Result<void> add_block(const Json& block, const std::string& where, bool is_assi
     message.text += text;
     message.parts.push_back({{"type", "text"}, {"text", text}});
   } else if (type == "image" && !is_assistant) {
-    ASSIGN_OR_RETURN(std::string url, picture_url(block, where));
-    message.has_picture = true;
+    ASSIGN_OR_RETURN(std::string url, image_url(block, where));
+    message.has_image = true;
     message.parts.push_back({{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}});
   } else if (type == "thinking" && is_assistant) {
     ASSIGN_OR_RETURN(const std::string text, text_of(block, "thinking", where));
@@ -211,7 +211,7 @@ Result<void> add_block(const Json& block, const std::string& where, bool is_assi
     ASSIGN_OR_RETURN(const std::string id, text_of(block, "tool_use_id", where));
     Json texts = "";
     if (const auto content = block.find("content"); content != block.end() && !content->is_null()) {
-      ASSIGN_OR_RETURN(texts, without_pictures(*content, where + ".content", message));
+      ASSIGN_OR_RETURN(texts, without_images(*content, where + ".content", message));
     }
     Breakpoints inner;
     ASSIGN_OR_RETURN(std::string text, joined_text(texts, where + ".content", inner));
@@ -256,7 +256,7 @@ Result<void> add_message(const Json& given, const std::string& where, Json& mess
   }
   if (message.parts.empty() && message.calls.empty() && message.reasoning.empty()) return {};
   Json made = {{"role", role},
-               {"content", message.has_picture ? std::move(message.parts) : Json(message.text)}};
+               {"content", message.has_image ? std::move(message.parts) : Json(message.text)}};
   if (!message.reasoning.empty()) {
     made["reasoning"] = message.reasoning;
     made["reasoning_content"] = message.reasoning;
@@ -266,8 +266,8 @@ Result<void> add_message(const Json& given, const std::string& where, Json& mess
     breakpoints.push_back(
         {.message = static_cast<std::int32_t>(messages.size()),
          .length = mark.is_whole ? -1
-                                 : static_cast<std::int32_t>(message.has_picture ? mark.num_parts
-                                                                                 : mark.num_bytes),
+                                 : static_cast<std::int32_t>(message.has_image ? mark.num_parts
+                                                                               : mark.num_bytes),
          .ttl_s = mark.ttl_s});
   messages.push_back(std::move(made));
   return {};

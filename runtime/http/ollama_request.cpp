@@ -76,8 +76,8 @@ bool is_unset(const Json& value) {
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-/// `content` behind the pictures of `given`, a list of base64 texts; without any as it is.
-Result<Json> with_pictures(const Json& given, const std::string& where, Json content) {
+/// `content` behind the images of `given`, a list of base64 texts; without any as it is.
+Result<Json> with_images(const Json& given, const std::string& where, Json content) {
   const Json* images = value_of(given, "images");
   if (images == nullptr || is_unset(*images)) return content;
   if (!images->is_array()) return ollama_error(where + "images", "must be an array");
@@ -156,7 +156,7 @@ Result<Json> chat_message(const Json& given, const std::string& where, std::size
   for (const char* name : {"role", "content", "tool_call_id"})
     if (const Json* value = value_of(given, name)) message[name] = *value;
   ASSIGN_OR_RETURN(message["content"],
-                   with_pictures(given, where + ".", message.value("content", Json())));
+                   with_images(given, where + ".", message.value("content", Json())));
   if (const Json* name = value_of(given, "tool_name")) message["name"] = *name;
   if (const Json* thinking = value_of(given, "thinking"); thinking && !is_unset(*thinking))
     message["reasoning"] = message["reasoning_content"] = *thinking;
@@ -223,7 +223,7 @@ Result<ChatRequest> parse_ollama_generate(std::string_view body, const ServerDef
   Json messages = Json::array();
   if (const Json* system = value_of(given, "system"); system != nullptr && !is_unset(*system))
     messages.push_back({{"role", "system"}, {"content", *system}});
-  ASSIGN_OR_RETURN(Json content, with_pictures(given, "", *prompt));
+  ASSIGN_OR_RETURN(Json content, with_images(given, "", *prompt));
   messages.push_back({{"role", "user"}, {"content", std::move(content)}});
   chat["messages"] = std::move(messages);
   return as_ollama(chat, defaults, kOllamaGenerate);

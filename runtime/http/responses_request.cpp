@@ -92,7 +92,7 @@ constexpr std::array kUnsupportedFields = {"conversation", "prompt", "context_ma
 constexpr std::size_t kMaxMetadata = 16;
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
 constexpr std::string_view kEncryptedReasoning = "reasoning.encrypted_content";
-/// Of tools that this server refuses, and of pictures, whose URLs a response does not repeat.
+/// Of tools that this server refuses, and of images, whose URLs a response does not repeat.
 constexpr std::string_view kIncludedNever[] = {
     "file_search_call.results",       "web_search_call.results",
     "web_search_call.action.sources", "code_interpreter_call.outputs",
@@ -139,25 +139,25 @@ Result<std::string> content_text(const Json& content, const std::string& where) 
   return text;
 }
 
-/// The content of a user's message: a text, or where it has pictures its parts.
+/// The content of a user's message: a text, or where it has images its parts.
 Result<Json> user_content(const Json& content, const std::string& where) {
-  const auto is_picture = [](const Json& part) {
+  const auto is_image = [](const Json& part) {
     return part.is_object() && part.value("type", Json()) == "input_image";
   };
-  if (!content.is_array() || std::ranges::none_of(content, is_picture)) {
+  if (!content.is_array() || std::ranges::none_of(content, is_image)) {
     ASSIGN_OR_RETURN(std::string text, content_text(content, where));
     return Json(std::move(text));
   }
   Json parts = Json::array();
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string place = where + "[" + std::to_string(i) + "]";
-    if (!is_picture(content[i])) {
+    if (!is_image(content[i])) {
       ASSIGN_OR_RETURN(std::string text, content_text(Json::array({content[i]}), place));
       parts.push_back({{"type", "text"}, {"text", std::move(text)}});
       continue;
     }
     if (field(content[i], "file_id") != nullptr)
-      return unsupported_field(place + ".file_id", "a picture by file_id");
+      return unsupported_field(place + ".file_id", "an image by file_id");
     ASSIGN_OR_RETURN(std::string url, required_text(content[i], "image_url", place));
     parts.push_back({{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}});
   }

@@ -110,8 +110,7 @@ std::vector<StructuredOutputsParams> read_structured_field(const JsonFields& fie
   if (const auto name =
           object->other_name({kNames.json, kNames.json_object, kNames.regex, kNames.choice,
                               kNames.grammar, "structural_tag", "disable_any_whitespace",
-                              "disable_additional_properties", "any_order",
-                              "whitespace_pattern"}))
+                              "disable_additional_properties", "any_order", "whitespace_pattern"}))
     fields.fail(unsupported(kField, std::string(kField) + "." + *name));
   auto found = read_kinds(*object, kNames);
   if (object->kind(kStructuralTag) == JsonKind::kString) {

@@ -1,6 +1,6 @@
 // ExampleConnector: the KV of prompts in files, as vLLM's connector of that name (earlier
 // SharedStorageConnector) has it: DIRECTORY/MD5/LAYER.safetensors with the tensor kv_cache,
-// [tokens, heads, key and value]. The MD5 is of the tokens as 64-bit integers, and the pictures'
+// [tokens, heads, key and value]. The MD5 is of the tokens as 64-bit integers, and the images'
 // hashes.
 
 #include <fcntl.h>
@@ -104,7 +104,7 @@ std::int32_t align_to_blocks(std::int32_t num_tokens, std::int32_t block_size) {
 }
 
 std::string prompt_folder(std::span<const TokenId> tokens,
-                          const std::vector<MultiModalFeature>& pictures) {
+                          const std::vector<MultiModalFeature>& images) {
   std::vector<std::uint8_t> bytes;
   bytes.reserve(tokens.size() * sizeof(std::int64_t));
   for (const TokenId token : tokens) {
@@ -112,9 +112,9 @@ std::string prompt_folder(std::span<const TokenId> tokens,
     const auto* const from = reinterpret_cast<const std::uint8_t*>(&number);
     bytes.insert(bytes.end(), from, from + sizeof number);
   }
-  for (std::size_t i = 0; i < pictures.size(); ++i) {
+  for (std::size_t i = 0; i < images.size(); ++i) {
     if (i > 0) bytes.push_back('-');
-    bytes.insert(bytes.end(), pictures[i].identifier.begin(), pictures[i].identifier.end());
+    bytes.insert(bytes.end(), images[i].identifier.begin(), images[i].identifier.end());
   }
   std::array<std::uint8_t, 16> digest{};
   std::size_t size = digest.size();
@@ -136,7 +136,7 @@ class PromptFileConnector final : public KVConnector {
     // The files' names say nothing of those.
     const bool is_plain =
         request.cache_salt.empty() && !request.lora && request.prompt_embeds == nullptr;
-    if (is_plain) requests_[request.id] = {.pictures = request.mm_features};
+    if (is_plain) requests_[request.id] = {.images = request.mm_features};
   }
   std::optional<Match> get_num_new_matched_tokens(const RequestState& request,
                                                   std::int32_t num_local_tokens) override {
@@ -203,7 +203,7 @@ class PromptFileConnector final : public KVConnector {
 
  private:
   struct Request {
-    std::vector<MultiModalFeature> pictures;
+    std::vector<MultiModalFeature> images;
     const RequestState* state = nullptr;  ///< once it has blocks
     BlockTable blocks;
     std::int32_t num_matched_after = 0;
@@ -220,7 +220,7 @@ class PromptFileConnector final : public KVConnector {
                                       std::int32_t num_tokens) const {
     const std::span<const TokenId> tokens(request.token_ids.get());
     return options_.path + "/" +
-           prompt_folder(tokens.first(static_cast<std::size_t>(num_tokens)), known.pictures);
+           prompt_folder(tokens.first(static_cast<std::size_t>(num_tokens)), known.images);
   }
   [[nodiscard]] bool has_folder(const Request& known, const RequestState& request,
                                 std::int32_t num_tokens) const {

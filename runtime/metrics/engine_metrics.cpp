@@ -76,12 +76,12 @@ struct EngineMetrics::Engine {
         counter("external_prefix_cache_queries", "Tokens looked up by the KV connector.");
     external_prefix_hits =
         counter("external_prefix_cache_hits", "Tokens found by the KV connector.");
-    mm_queries = counter("mm_cache_queries", "Pictures looked up in the processor cache.");
-    mm_hits = counter("mm_cache_hits", "Pictures found in the processor cache.");
+    mm_queries = counter("mm_cache_queries", "Images looked up in the processor cache.");
+    mm_hits = counter("mm_cache_hits", "Images found in the processor cache.");
     encoder_queries = &registry.counter("troupe:encoder_cache_queries",
-                                        "Pictures whose encoder output a step needed.", labels);
+                                        "Images whose encoder output a step needed.", labels);
     encoder_hits = &registry.counter("troupe:encoder_cache_hits",
-                                     "Pictures whose encoder output was there.", labels);
+                                     "Images whose encoder output was there.", labels);
     preemptions = counter("num_preemptions", "Preemptions of running requests.");
     prompt_tokens = counter("prompt_tokens", "Prompt tokens prefilled.");
     generation_tokens = counter("generation_tokens", "Tokens generated.");

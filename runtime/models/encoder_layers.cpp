@@ -5,18 +5,22 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/base/check.hpp"
+
 namespace troupe {
 namespace {
 
 constexpr std::int64_t kEncoderBlockSize = 16;
+/// On the CPU. So many rows keep its units busy, and take it some tens of milliseconds at most.
+constexpr std::int64_t kMaxRowsPerPart = 256;
 
 /// All of one matrix's rows, whichever rank asks.
 WeightLoader::Part all_rows(const std::string& name, std::int64_t num_rows) {
   return {name, num_rows, {0, num_rows}};
 }
 
-}  // namespace
-
+/// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros
+/// change no sum.
 std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, ComputeMode mode) {
   constexpr std::int64_t kUnit = 32;
   const bool may_have_unit = device.isa_name() == "avx512" || device.isa_name() == "amx";
@@ -24,14 +28,20 @@ std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, Comput
   return (head_dim + kUnit - 1) / kUnit * kUnit;
 }
 
+}  // namespace
+
 EncoderLayers::EncoderLayers(WeightLoader& loader, Device& device, const std::string& prefix,
                              const EncoderLayersOptions& options)
     : options_(options),
+      rows_per_part_(device.is_host() ? std::min(kMaxRowsPerPart, (options.num_rows + 1) / 2)
+                                      : options.num_rows),
       head_dim_(padded_head_dim(device, options.hidden_size / options.num_heads, loader.mode())) {
   for (std::int64_t layer = 0; layer < options.num_layers; ++layer)
     layers_.push_back(load_layer(loader, prefix + std::to_string(layer)));
   const std::int64_t num_rows = options.num_rows;
   const std::int64_t num_blocks = (num_rows + kEncoderBlockSize - 1) / kEncoderBlockSize;
+  qkv_ = loader.allocate(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())),
+                         "an item's queries, keys and values");
   cache_ = {.type = loader.mode() == ComputeMode::kF32 ? ElementType::kF32 : ElementType::kBF16,
             .num_blocks = num_blocks,
             .block_size = kEncoderBlockSize,
@@ -46,7 +56,9 @@ EncoderLayers::EncoderLayers(WeightLoader& loader, Device& device, const std::st
   std::iota(blocks.begin(), blocks.end(), 0);
   block_table_ = loader.upload(std::move(blocks));
   const auto size = static_cast<std::int32_t>(num_rows);
-  sequence_ = loader.upload(std::vector<std::int32_t>{0, size, size});
+  const auto part = static_cast<std::int32_t>(rows_per_part_);
+  const std::int32_t last = size - static_cast<std::int32_t>(num_parts() - 1) * part;
+  sequence_ = loader.upload(std::vector<std::int32_t>{0, part, 0, last, size});
   span_start_loc_ = loader.upload(std::vector<std::int32_t>{0, 1});
   span_ = loader.upload(std::vector<TwoWaySpan>{{0, size}});
 }
@@ -83,22 +95,17 @@ EncoderLayers::Layer EncoderLayers::load_layer(WeightLoader& loader,
           linear({all_rows(named(options_.names.down), hidden_size)}, options_.intermediate_size)};
 }
 
-void EncoderLayers::attend(Device& device, Matrix qkv, Matrix out) const {
+/// The part's rows see those of all parts: they stand for the last ones of the sequence.
+void EncoderLayers::attend(Device& device, const Part& part, Matrix out) const {
   const std::int64_t heads = options_.num_heads;
-  const auto part = [&](std::int64_t index) {
-    return Heads(qkv.data + index * attention_size(), qkv.num_rows, heads, head_dim_,
-                 qkv.row_stride);
-  };
+  const Matrix qkv = part.of(all_qkv());
   const auto own_head_dim = static_cast<float>(options_.hidden_size / heads);
-  const Heads q = part(0);
-  device.ops().rope_and_write_kv(
-      device.context(),
-      {.q = q, .k = part(1), .v = part(2), .slots = slots_.data(), .cache = cache_});
+  const bool is_last = part.begin + part.count == options_.num_rows;
   device.ops().attention(device.context(),
-                         {.q = q,
+                         {.q = Heads(qkv.data, qkv.num_rows, heads, head_dim_, qkv.row_stride),
                           .cache = cache_,
-                          .query_start_loc = sequence_.data(),
-                          .seq_lens = sequence_.data() + 2,
+                          .query_start_loc = sequence_.data() + (is_last ? 2 : 0),
+                          .seq_lens = sequence_.data() + 4,
                           .block_tables = block_table_.data(),
                           .block_table_stride = cache_.num_blocks,
                           .block_table_rows = sequence_.data(),
@@ -109,45 +116,80 @@ void EncoderLayers::attend(Device& device, Matrix qkv, Matrix out) const {
                           .out = Heads(out.data, out.num_rows, heads, head_dim_, out.row_stride)});
 }
 
-void EncoderLayers::forward(Device& device, Scratch scratch, Matrix x, Matrix residual,
-                            Matrix normed) const {
+void EncoderLayers::write_keys_and_values(Device& device, Scratch scratch, const Layer& layer,
+                                          const Part& part, Matrix x, Matrix residual) const {
   const OpTable& ops = device.ops();
   const OpContext context = device.context();
-  const std::int64_t num_rows = x.num_rows;
-  for (const Layer& layer : layers_) {
-    layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
-    {
-      Scratch wide = scratch;
-      const Matrix qkv = wide.take_spread(num_rows, 3 * attention_size());
-      const Matrix attended = wide.take_spread(num_rows, attention_size());
-      layer.qkv.apply(ops, context, normed, qkv);
-      attend(device, qkv, attended);
-      layer.output.apply(ops, context, attended, x);
-    }
-    layer.mlp_norm.add_and_apply(ops, context, x, residual, residual, normed);
-    const Matrix wide = Scratch(scratch).take_spread(num_rows, options_.intermediate_size);
-    layer.up.apply(ops, context, normed, wide);
-    ops.gelu(context, {.gelu = options_.activation, .out = wide});
-    layer.down.apply(ops, context, wide, x);
+  const Matrix normed = scratch.take(part.count, options_.hidden_size);
+  layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
+  const Matrix qkv = part.of(all_qkv());
+  layer.qkv.apply(ops, context, normed, qkv);
+  const auto heads = [&](std::int64_t index) {
+    return Heads(qkv.data + index * attention_size(), qkv.num_rows, options_.num_heads, head_dim_,
+                 qkv.row_stride);
+  };
+  ops.rope_and_write_kv(context, {.q = heads(0),
+                                  .k = heads(1),
+                                  .v = heads(2),
+                                  .slots = slots_.data() + part.begin,
+                                  .cache = cache_});
+}
+
+void EncoderLayers::run_layer(Device& device, Scratch scratch, const Layer& layer, const Part& part,
+                              Matrix x, Matrix residual) const {
+  const OpTable& ops = device.ops();
+  const OpContext context = device.context();
+  {
+    const Matrix attended = Scratch(scratch).take_spread(part.count, attention_size());
+    attend(device, part, attended);
+    layer.output.apply(ops, context, attended, x);
   }
+  const Matrix normed = scratch.take(part.count, options_.hidden_size);
+  layer.mlp_norm.add_and_apply(ops, context, x, residual, residual, normed);
+  const Matrix wide = scratch.take_spread(part.count, options_.intermediate_size);
+  layer.up.apply(ops, context, normed, wide);
+  ops.gelu(context, {.gelu = options_.activation, .out = wide});
+  layer.down.apply(ops, context, wide, x);
+}
+
+void EncoderLayers::run_slice(Device& device, Scratch scratch, Matrix x, Matrix residual,
+                              std::int64_t slice) const {
+  CHECK(slice >= 0 && slice < num_slices(), slice);
+  const Layer& layer = layers_[static_cast<std::size_t>(slice / (kNumPhases * num_parts()))];
+  const std::int64_t begin = slice % num_parts() * rows_per_part_;
+  const Part part{begin, std::min(rows_per_part_, options_.num_rows - begin)};
+  if (slice / num_parts() % kNumPhases == 0)
+    write_keys_and_values(device, scratch, layer, part, part.of(x), part.of(residual));
+  else
+    run_layer(device, scratch, layer, part, part.of(x), part.of(residual));
+}
+
+void EncoderLayers::forward(Device& device, Scratch scratch, Matrix x, Matrix residual) const {
+  for (std::int64_t slice = 0; slice < num_slices(); ++slice)
+    run_slice(device, scratch, x, residual, slice);
+}
+
+void EncoderLayers::add(Device& device, Matrix x, Matrix residual, Matrix sum) const {
+  // Any norm: its sum alone is wanted.
+  layers_.back().mlp_norm.add_and_apply(device.ops(), device.context(), x, residual, sum, x);
 }
 
 MixerMemory EncoderLayers::memory(Device& device) const noexcept {
-  const std::int64_t num_rows = options_.num_rows;
+  const std::int64_t part = rows_per_part_;
   MixerMemory memory{
       .scratch_bytes =
-          std::max(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())) +
-                       Scratch::padded_bytes(num_rows, Scratch::spread(attention_size())),
-                   Scratch::padded_bytes(num_rows, Scratch::spread(options_.intermediate_size))),
+          std::max(Scratch::padded_bytes(part, options_.hidden_size) +
+                       Scratch::padded_bytes(part, Scratch::spread(options_.intermediate_size)),
+                   Scratch::padded_bytes(part, Scratch::spread(attention_size()))),
       .workspace_bytes = device.ops().attention_workspace_bytes({.num_heads = options_.num_heads,
                                                                  .num_kv_heads = options_.num_heads,
                                                                  .head_dim = cache_.head_dim,
-                                                                 .max_seq_len = num_rows},
+                                                                 .max_seq_len = options_.num_rows},
                                                                 device.pool().num_threads())};
   for (const Layer& layer : layers_)
     for (const Linear* linear : {&layer.qkv, &layer.output, &layer.up, &layer.down})
-      memory.workspace_bytes = std::max(
-          memory.workspace_bytes, device.ops().matmul_workspace_bytes(linear->spec(), num_rows));
+      memory.workspace_bytes = std::max(memory.workspace_bytes,
+                                        device.ops().matmul_workspace_bytes(linear->spec(), part));
   return memory;
 }
 

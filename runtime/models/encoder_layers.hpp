@@ -1,6 +1,6 @@
 #pragma once
-// The layers of an encoder of sounds: a transformer without a past, whose rows all see each other,
-// with norms before each block.
+// The layers of an encoder of images or sounds: a transformer without a past, whose rows all see
+// each other, with norms before each block.
 
 #include <cstdint>
 #include <string>
@@ -40,12 +40,27 @@ class EncoderLayers {
   EncoderLayers(WeightLoader& loader, Device& device, const std::string& prefix,
                 const EncoderLayersOptions& options);
 
-  /// Of one item, [num_rows, hidden_size] each: the hidden states are x + residual, before and
-  /// after. `normed` is scratch; `scratch` has the bytes that memory() says.
-  void forward(Device& device, Scratch scratch, Matrix x, Matrix residual, Matrix normed) const;
+  /// An item is encoded in slices: of each layer and a part of the rows the keys and values, then
+  /// of each part the rest of the layer. Rows are computed one like the other, so the bits do not
+  /// depend on the parts.
+  [[nodiscard]] std::int64_t num_slices() const noexcept {
+    return options_.num_layers * kNumPhases * num_parts();
+  }
+  /// x, residual: all rows of one item, [num_rows, hidden_size] each. The hidden states are their
+  /// sum, before and after. Pre: the slice before, of the same item, was the last call.
+  void run_slice(Device& device, Scratch scratch, Matrix x, Matrix residual,
+                 std::int64_t slice) const;
+  /// All slices.
+  void forward(Device& device, Scratch scratch, Matrix x, Matrix residual) const;
+  /// sum = x + residual. x is lost. Pre: there are layers.
+  void add(Device& device, Matrix x, Matrix residual, Matrix sum) const;
+  /// Of a slice.
   [[nodiscard]] MixerMemory memory(Device& device) const noexcept;
 
  private:
+  /// A layer's: keys and values of all rows come before anything attends to them.
+  static constexpr std::int64_t kNumPhases = 2;
+
   struct Layer {
     LayerNorm attention_norm;
     Linear qkv;
@@ -54,29 +69,47 @@ class EncoderLayers {
     Linear up;
     Linear down;
   };
+  /// Rows [begin, begin + count).
+  struct Part {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    [[nodiscard]] Matrix of(Matrix m) const {
+      return {m.row(begin), count, m.num_cols, m.row_stride};
+    }
+  };
   [[nodiscard]] Layer load_layer(WeightLoader& loader, const std::string& name) const;
+  [[nodiscard]] std::int64_t num_parts() const noexcept {
+    return (options_.num_rows + rows_per_part_ - 1) / rows_per_part_;
+  }
   /// Of q, k or v: of all heads.
   [[nodiscard]] std::int64_t attention_size() const noexcept {
     return options_.num_heads * head_dim_;
   }
-  void attend(Device& device, Matrix qkv, Matrix out) const;
+  /// Queries, keys and values, [num_rows, 3 * attention_size()].
+  [[nodiscard]] Matrix all_qkv() const noexcept {
+    return Scratch(qkv_.bytes()).take_spread(options_.num_rows, 3 * attention_size());
+  }
+  /// x and residual: the part's rows.
+  void write_keys_and_values(Device& device, Scratch scratch, const Layer& layer, const Part& part,
+                             Matrix x, Matrix residual) const;
+  void run_layer(Device& device, Scratch scratch, const Layer& layer, const Part& part, Matrix x,
+                 Matrix residual) const;
+  void attend(Device& device, const Part& part, Matrix out) const;
 
   EncoderLayersOptions options_;
+  std::int64_t rows_per_part_;
   std::int64_t head_dim_;  ///< with zeros behind what the checkpoint has
   std::vector<Layer> layers_;
-  /// One layer's keys and values of one item, as a sequence without a past.
+  DeviceMemory qkv_;  ///< of one layer and one item
+  /// The same keys and values, as a sequence without a past.
   KvCacheView cache_;
   DeviceMemory cache_memory_;
   DeviceArray<std::int64_t> slots_;
   DeviceArray<std::int32_t> block_table_;
-  DeviceArray<std::int32_t> sequence_;  ///< query_start_loc (which is span_start_loc too), seq_lens
+  /// query_start_loc of a part, of the last part, and seq_lens.
+  DeviceArray<std::int32_t> sequence_;
   DeviceArray<std::int32_t> span_start_loc_;
   DeviceArray<TwoWaySpan> span_;  ///< all rows see each other
 };
-
-/// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros
-/// change no sum.
-[[nodiscard]] std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim,
-                                           ComputeMode mode);
 
 }  // namespace troupe

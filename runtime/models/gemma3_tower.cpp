@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/models/picture_tower.hpp"
+#include "runtime/models/vision_tower.hpp"
 #include "runtime/models/vision_transformer.hpp"
 
 namespace troupe {
@@ -48,7 +48,7 @@ Linear load_projection(const ModelConfig& config, WeightLoader& loader,
 class Gemma3Tower final : public ItemTower {
  public:
   Gemma3Tower(const ModelConfig& config, Device& device, WeightLoader& loader,
-              const PictureTowerNames& names)
+              const VisionTowerNames& names)
       : vision_(*config.vision),
         per_image_(config.image_tokens->per_image),
         encoder_(loader, device, names.encoder, vision_),
@@ -61,7 +61,7 @@ class Gemma3Tower final : public ItemTower {
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override { return per_image_; }
 
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override {
-    return check_picture(vision_, per_image_, item);
+    return check_image(vision_, per_image_, item);
   }
 
   [[nodiscard]] std::int64_t num_item_slices() const noexcept override {
@@ -109,14 +109,13 @@ void check_gemma3_pooling(ConfigFields& root, const VisionConfig& vision, std::i
   const std::int64_t squares = root_of(per_image);
   if (squares * squares == per_image && squares <= side && side % squares == 0) return;
   root.fail(ErrorCode::kUnsupported, "mm_tokens_per_image " + std::to_string(per_image) +
-                                         " is not supported for pictures of " +
-                                         std::to_string(side) + " x " + std::to_string(side) +
-                                         " patches");
+                                         " is not supported for images of " + std::to_string(side) +
+                                         " x " + std::to_string(side) + " patches");
 }
 
 std::unique_ptr<const ItemTower> load_gemma3_tower(const ModelConfig& config, Device& device,
                                                    WeightLoader& loader) {
-  const std::optional<PictureTowerNames> names = find_picture_tower(config, loader);
+  const std::optional<VisionTowerNames> names = find_vision_tower(config, loader);
   if (!names) return nullptr;
   return std::make_unique<const Gemma3Tower>(config, device, loader, *names);
 }

@@ -1,5 +1,5 @@
-// LLaVA 1.5 (arXiv 2310.03744): a language model whose embeddings of pictures are CLIP's or
-// SigLIP's hidden states, projected. A picture's tokens are like others: causal, without marks.
+// LLaVA 1.5 (arXiv 2310.03744): a language model whose embeddings of images are CLIP's or
+// SigLIP's hidden states, projected. An image's tokens are like others: causal, without marks.
 
 #include <algorithm>
 #include <iterator>
@@ -80,7 +80,7 @@ void read_llava_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& co
   if (config.image_tokens->per_image == 0)
     root.fail(ErrorCode::kUnsupported,
               "vision_feature_select_strategy default leaves nothing of a "
-              "picture of one patch");
+              "image of one patch");
 }
 
 std::unique_ptr<Model> make_llava(const ModelConfig& config, Device& device, WeightLoader& loader) {

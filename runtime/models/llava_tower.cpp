@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/models/picture_tower.hpp"
+#include "runtime/models/vision_tower.hpp"
 #include "runtime/models/vision_transformer.hpp"
 
 namespace troupe {
@@ -19,7 +19,7 @@ Linear load_projector_layer(WeightLoader& loader, const std::string& name, std::
 class LlavaTower final : public ItemTower {
  public:
   LlavaTower(const ModelConfig& config, Device& device, WeightLoader& loader,
-             const PictureTowerNames& names)
+             const VisionTowerNames& names)
       : vision_(*config.vision),
         projector_(*config.projector),
         hidden_size_(config.hidden_size),
@@ -33,7 +33,7 @@ class LlavaTower final : public ItemTower {
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override { return per_image_; }
 
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override {
-    return check_picture(vision_, per_image_, item);
+    return check_image(vision_, per_image_, item);
   }
 
   [[nodiscard]] std::int64_t num_item_slices() const noexcept override {
@@ -77,7 +77,7 @@ class LlavaTower final : public ItemTower {
 
 std::unique_ptr<const ItemTower> load_llava_tower(const ModelConfig& config, Device& device,
                                                   WeightLoader& loader) {
-  const std::optional<PictureTowerNames> names = find_picture_tower(config, loader);
+  const std::optional<VisionTowerNames> names = find_vision_tower(config, loader);
   if (!names) return nullptr;
   return std::make_unique<const LlavaTower>(config, device, loader, *names);
 }

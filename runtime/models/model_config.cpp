@@ -198,7 +198,7 @@ Result<void> add_mmproj(const GgufModel& text, const std::filesystem::path& path
   const GgufProjector* projector = architecture.gguf->projector;
   if (projector == nullptr)
     return invalid_argument("mmproj is " + path.string() + ", but " +
-                                std::string(architecture.name) + " takes no pictures here",
+                                std::string(architecture.name) + " takes no images here",
                             "mmproj");
   ASSIGN_OR_RETURN(const GgufModel mmproj, open_gguf_model(path, GgufKeys::kNoVocabulary));
   GgufMetadata fields(*mmproj.contents.metadata, mmproj.file_names.front());

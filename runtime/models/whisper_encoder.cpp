@@ -116,7 +116,7 @@ void WhisperEncoder::encode_slice(Device& device, Scratch scratch, const Encoder
   }
   device.copy(residual.data, positions_.data(),
               static_cast<std::size_t>(num_rows * hidden_size_) * sizeof(float));
-  layers_.forward(device, scratch, x, residual, out);
+  layers_.forward(device, scratch, x, residual);
   norm_.add_and_apply(ops, context, x, residual, residual, out);
 }
 

@@ -126,7 +126,7 @@ Result<BmpHeader> read_bmp_header(std::span<const std::byte> encoded) {
   return header;
 }
 
-/// The palette indices of a picture in run lengths, from its first row on, rows without gaps. As
+/// The palette indices of an image in run lengths, from its first row on, rows without gaps. As
 /// Pillow, runs are cut at a row's end and what is skipped is 0. Empty: the data end early.
 std::vector<std::uint8_t> decode_bmp_runs(std::span<const std::byte> encoded, std::size_t at,
                                           const BmpHeader& header) {

@@ -1,5 +1,5 @@
 #pragma once
-// A decoded picture.
+// A decoded image.
 
 #include <array>
 #include <cstdint>

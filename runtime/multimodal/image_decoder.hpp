@@ -1,5 +1,5 @@
 #pragma once
-// Pictures from the bytes of a file: JPEG, PNG, WebP, GIF, BMP, TIFF.
+// Images from the bytes of a file: JPEG, PNG, WebP, GIF, BMP, TIFF.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// What a client's picture may cost. Decoding takes up to 16 bytes of memory a pixel.
+/// What a client's image may cost. Decoding takes up to 16 bytes of memory a pixel.
 struct ImageLimits {
   std::size_t max_encoded_bytes = std::size_t{64} << 20;
   std::uint64_t max_pixels = 89'478'485;  ///< where Pillow starts to warn of bombs
@@ -18,7 +18,7 @@ struct ImageLimits {
   std::uint32_t max_side_ratio = 200;  ///< of the longer side to the other; Qwen2-VL's limit
 };
 
-/// The picture as vLLM gives it to an image processor: turned upright (EXIF or XMP orientation),
+/// The image as vLLM gives it to an image processor: turned upright (EXIF or XMP orientation),
 /// transparency pasted on `background`, RGB. Of animations the first frame. The same bytes as
 /// Pillow 13 (with the same libjpeg and libwebp), including what it makes of unusual files: a PNG's
 /// transparent colour counts for grey and palettes, not for RGB; 16-bit grey is cut to 255.

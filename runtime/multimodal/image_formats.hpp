@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// A picture as it is stored.
+/// An image as it is stored.
 struct StoredImage {
   Image image;
   int orientation = 1;  ///< as in EXIF, 1 to 8: what must be done to show it upright

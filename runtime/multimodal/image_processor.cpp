@@ -215,7 +215,7 @@ void read_settings(FieldReader& reader, ResizeKind kind, ImageProcessorSettings&
   reader.read("do_normalize", settings.do_normalize);
   reader.read("image_mean", settings.image_mean, true);
   reader.read("image_std", settings.image_std, false);
-  bool convert_rgb = true;  // pictures come as RGB: false changes nothing
+  bool convert_rgb = true;  // images come as RGB: false changes nothing
   reader.read("do_convert_rgb", convert_rgb);
   if (PanAndScan& pan = settings.pan_and_scan; settings.kind == ImageProcessorKind::kGemma3) {
     reader.read("do_pan_and_scan", pan.enabled);
@@ -266,7 +266,7 @@ struct ImageSize {
   std::int32_t height = 0;
 };
 
-/// What a part of a picture is resized to. Errors: kInvalidArgument, too many pixels.
+/// What a part of an image is resized to. Errors: kInvalidArgument, too many pixels.
 Result<ImageSize> resized_size(const ImageProcessorSettings& settings, const ImageBox& box) {
   const std::int64_t width = box.x1 - box.x0;
   const std::int64_t height = box.y1 - box.y0;
@@ -276,7 +276,7 @@ Result<ImageSize> resized_size(const ImageProcessorSettings& settings, const Ima
   if (edge == 0) return ImageSize{settings.width, settings.height};
   const std::int64_t longer = edge * std::max(width, height) / std::min(width, height);
   if (edge * longer > kMaxResizedPixels)
-    return invalid_argument("a picture of " + std::to_string(width) + "x" + std::to_string(height) +
+    return invalid_argument("an image of " + std::to_string(width) + "x" + std::to_string(height) +
                             " pixels would be resized to " + std::to_string(edge) + "x" +
                             std::to_string(longer) + ", at most " +
                             std::to_string(kMaxResizedPixels) + " pixels are supported");
@@ -338,7 +338,7 @@ std::array<std::uint8_t*, 3> channels_at(PixelTensor& tensor, std::size_t pixel)
   return {first, first + num_pixels, first + 2 * num_pixels};
 }
 
-/// normalized_pixels of a resized box, without a picture in between.
+/// normalized_pixels of a resized box, without an image in between.
 PixelTensor resized_pixels(const Image& image, const ImageBox& box, std::int32_t width,
                            std::int32_t height, const ImageProcessorSettings& settings,
                            ResizeKind kind) {
@@ -375,7 +375,7 @@ Result<std::vector<ImageBox>> pan_and_scan_boxes(std::int32_t width, std::int32_
     const std::int64_t end = std::min<std::int64_t>(begin + crop_size, longer);
     if (begin >= end)
       return invalid_argument("pan and scan: part " + std::to_string(i + 1) + " of " +
-                              std::to_string(num_crops) + " of a picture of " +
+                              std::to_string(num_crops) + " of an image of " +
                               std::to_string(width) + "x" + std::to_string(height) +
                               " pixels is empty");
     const auto first = static_cast<std::int32_t>(begin);
@@ -400,7 +400,7 @@ Result<ImageProcessor> ImageProcessor::load(const std::filesystem::path& model, 
   ASSIGN_OR_RETURN(const json config, parse_json(*other_text, other.string()));
   if (!config.is_object() || !config.contains("image_processor")) return std::move(text).error();
   json fields = config["image_processor"];
-  // It belongs to the processor of texts and pictures; older folders repeat it in the other file.
+  // It belongs to the processor of texts and images; older folders repeat it in the other file.
   if (fields.is_object() && config.contains("image_seq_length"))
     fields["image_seq_length"] = config["image_seq_length"];
   ASSIGN_OR_RETURN(const ImageProcessorSettings settings,
@@ -441,7 +441,7 @@ Result<ImageProcessor> ImageProcessor::with_kwargs(const json& kwargs) const {
 }
 
 Image center_crop(const Image& image, std::int32_t width, std::int32_t height) {
-  // Where the crop begins in the picture, and where the picture begins in the crop.
+  // Where the crop begins in the image, and where the image begins in the crop.
   const std::int32_t from_x = std::max(0, (image.width - width) / 2);
   const std::int32_t from_y = std::max(0, (image.height - height) / 2);
   const std::int32_t to_x = std::max(0, (width - image.width) / 2);
@@ -481,7 +481,7 @@ PixelTensor normalized_pixels(const Image& image, const ImageProcessorSettings& 
 
 Result<std::vector<PixelTensor>> ImageProcessor::process(const Image& image) const {
   if (image.width <= 0 || image.height <= 0)
-    return invalid_argument("the picture is " + std::to_string(image.width) + "x" +
+    return invalid_argument("the image is " + std::to_string(image.width) + "x" +
                             std::to_string(image.height) + ": it has no pixels");
   std::vector<ImageBox> boxes = {{0, 0, image.width, image.height}};
   if (settings_.pan_and_scan.enabled) {

@@ -1,5 +1,5 @@
 #pragma once
-// From pictures to what a vision tower takes: the image processor of a model's folder.
+// From images to what a vision tower takes: the image processor of a model's folder.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace troupe {
 /// Keys of mm_processor_kwargs whose objects are for items other than images.
 inline constexpr std::string_view kOtherProcessorKwargs[] = {"videos_kwargs", "audio_kwargs"};
 
-/// When a picture is also given in parts (Gemma 3).
+/// When an image is also given in parts (Gemma 3).
 struct PanAndScan {
   bool enabled = false;
   std::int32_t min_crop_size = 256;
@@ -25,8 +25,8 @@ struct PanAndScan {
   double min_ratio_to_activate = 1.2;
 };
 
-/// The parts, in order; none if the picture is too square or the parts would be too small. The
-/// last may end at the picture's edge. `settings.enabled` is not asked.
+/// The parts, in order; none if the image is too square or the parts would be too small. The
+/// last may end at the image's edge. `settings.enabled` is not asked.
 /// Pre: width, height, min_crop_size and max_num_crops are positive.
 /// Errors: kInvalidArgument (a part would be empty, which transformers cannot resize either).
 Result<std::vector<ImageBox>> pan_and_scan_boxes(std::int32_t width, std::int32_t height,
@@ -90,8 +90,8 @@ class ImageProcessor {
   /// the field.
   [[nodiscard]] Result<ImageProcessor> with_kwargs(const nlohmann::json& kwargs) const;
 
-  /// The picture, then its parts if pan and scan is on: each resized, cropped, rescaled and
-  /// normalised, its values in float32. Errors: kInvalidArgument (an empty picture, or one that
+  /// The image, then its parts if pan and scan is on: each resized, cropped, rescaled and
+  /// normalised, its values in float32. Errors: kInvalidArgument (an empty image, or one that
   /// would become too large; see pan_and_scan_boxes).
   [[nodiscard]] Result<std::vector<PixelTensor>> process(const Image& image) const;
 
@@ -106,11 +106,11 @@ class ImageProcessor {
   ResizeKind kind_;
 };
 
-/// The middle of a picture, with black around it where it is smaller.
+/// The middle of an image, with black around it where it is smaller.
 /// Pre: width and height are positive.
 [[nodiscard]] Image center_crop(const Image& image, std::int32_t width, std::int32_t height);
 
-/// The normalised channels of a picture; one step of ImageProcessor::process.
+/// The normalised channels of an image; one step of ImageProcessor::process.
 [[nodiscard]] PixelTensor normalized_pixels(const Image& image,
                                             const ImageProcessorSettings& settings,
                                             ResizeKind kind);

@@ -167,7 +167,7 @@ void resize_image_rows(const Image& image, const ImageBox& box, std::int32_t wid
   if (in.height != height) passes.y = axis_weights(in.height, height, filter, kind);
   passes.columns_first = kind == ResizeKind::kPillow && height < in.height &&
                          std::int64_t{in.height} - height > 2 * (std::int64_t{in.width} - width);
-  filter_picture(in, passes, resize_codes().back(), sink);
+  filter_image(in, passes, resize_codes().back(), sink);
 }
 
 Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, std::int32_t height,

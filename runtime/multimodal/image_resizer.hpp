@@ -1,5 +1,5 @@
 #pragma once
-// Resizing pictures exactly as the libraries do that models were trained with.
+// Resizing images exactly as the libraries do that models were trained with.
 
 #include <cstdint>
 #include <functional>
@@ -31,7 +31,7 @@ enum class ResizeKind : std::uint8_t {
 /// Whether the kind supports the filter.
 [[nodiscard]] bool supports_filter(ResizeKind kind, ResizeFilter filter) noexcept;
 
-/// A part of a picture: columns x0 to x1, rows y0 to y1, ends excluded.
+/// A part of an image: columns x0 to x1, rows y0 to y1, ends excluded.
 struct ImageBox {
   std::int32_t x0 = 0;
   std::int32_t y0 = 0;
@@ -41,7 +41,7 @@ struct ImageBox {
   bool operator==(const ImageBox&) const = default;
 };
 
-/// `box` of the image, as a picture of its own, resized to width x height; the aspect ratio is not
+/// `box` of the image, as an image of its own, resized to width x height; the aspect ratio is not
 /// kept. Bit for bit what the library gives. Pre: the box is not empty and within the image; width
 /// and height are positive; supports_filter(kind, filter).
 [[nodiscard]] Image resize_image(const Image& image, const ImageBox& box, std::int32_t width,

@@ -4,15 +4,15 @@
 
 #include "runtime/multimodal/byte_lru.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
-#include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 
 namespace troupe {
 namespace {
 
 /// Counts the bytes that the engine has: what it drops by their number is dropped here, too.
-class LruPictureCache final : public PictureCache {
+class LruProcessorCache final : public ProcessorCache {
  public:
-  explicit LruPictureCache(std::size_t max_bytes) : num_parts_(max_bytes) {}
+  explicit LruProcessorCache(std::size_t max_bytes) : num_parts_(max_bytes) {}
 
   std::vector<ItemData> find(const std::string& identifier, bool with_data) override {
     if (with_data) return {};
@@ -30,7 +30,7 @@ class LruPictureCache final : public PictureCache {
   void forget(std::span<const std::string> item_identifiers) override {
     const std::lock_guard lock(mutex_);
     for (const std::string& identifier : item_identifiers)
-      num_parts_.erase(picture_of_part(identifier));
+      num_parts_.erase(image_of_part(identifier));
   }
   void clear() override {
     const std::lock_guard lock(mutex_);
@@ -39,7 +39,7 @@ class LruPictureCache final : public PictureCache {
 
  private:
   std::mutex mutex_;
-  ByteLru<std::size_t> num_parts_;  ///< of pictures
+  ByteLru<std::size_t> num_parts_;  ///< of images
 };
 
 class LruItemCache final : public ItemCache {
@@ -48,7 +48,7 @@ class LruItemCache final : public ItemCache {
 
   std::vector<std::string> complete(std::span<MultiModalFeature> items) override {
     std::vector<std::string> missing;
-    // A picture may be twice in a request, with data where it comes first.
+    // An image may be twice in a request, with data where it comes first.
     for (const MultiModalFeature& item : items)
       if (item.data != nullptr) items_.insert(item.identifier, item.data, item.data->size());
     for (MultiModalFeature& item : items) {
@@ -69,11 +69,12 @@ class LruItemCache final : public ItemCache {
 
 }  // namespace
 
-Result<std::shared_ptr<PictureCache>> make_lru_picture_cache(const PictureCacheOptions& options) {
-  return std::shared_ptr<PictureCache>(std::make_shared<LruPictureCache>(options.max_bytes));
+Result<std::shared_ptr<ProcessorCache>> make_lru_processor_cache(
+    const ProcessorCacheOptions& options) {
+  return std::shared_ptr<ProcessorCache>(std::make_shared<LruProcessorCache>(options.max_bytes));
 }
 
-Result<std::shared_ptr<ItemCache>> make_lru_item_cache(const PictureCacheOptions& options) {
+Result<std::shared_ptr<ItemCache>> make_lru_item_cache(const ProcessorCacheOptions& options) {
   return std::shared_ptr<ItemCache>(std::make_shared<LruItemCache>(options.max_bytes));
 }
 

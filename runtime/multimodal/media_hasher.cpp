@@ -160,7 +160,7 @@ ordered_json kwargs_of(std::string_view text) {
 std::string image_identifier(const ImageFactors& factors) {
   const ordered_json kwargs = kwargs_of(factors.processor_kwargs);
   const ordered_json io_kwargs = kwargs_of(factors.media_io_kwargs);
-  const bool reads_as_part = picture_of_part(factors.uuid) != factors.uuid;
+  const bool reads_as_part = image_of_part(factors.uuid) != factors.uuid;
   if (!factors.uuid.empty() && kwargs.empty() && io_kwargs.empty() && !reads_as_part)
     return std::string(factors.uuid);
   MediaHasher hasher(factors.algorithm);
@@ -186,7 +186,7 @@ std::string part_identifier(const std::string& identifier, std::size_t part) {
   return part == 0 ? identifier : identifier + std::string(kPartMark) + std::to_string(part);
 }
 
-std::string_view picture_of_part(std::string_view item_identifier) {
+std::string_view image_of_part(std::string_view item_identifier) {
   const std::size_t digits = item_identifier.find_last_not_of("0123456789") + 1;  // npos: 0
   const std::string_view before = item_identifier.substr(0, digits);
   if (digits == item_identifier.size() || !before.ends_with(kPartMark)) return item_identifier;

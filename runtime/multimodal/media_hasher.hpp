@@ -65,10 +65,10 @@ struct ImageFactors {
 /// and without kwargs is the identifier itself, unless it reads as that of a part.
 [[nodiscard]] std::string image_identifier(const ImageFactors& factors);
 
-/// Of a part of a picture: "<the picture's>~part<number>", which is no picture's. Part 0 is the
-/// picture.
+/// Of a part of an image: "<the image's>~part<number>", which is no image's. Part 0 is the
+/// image.
 [[nodiscard]] std::string part_identifier(const std::string& identifier, std::size_t part);
-/// The picture's identifier, of that of a part or of its own.
-[[nodiscard]] std::string_view picture_of_part(std::string_view item_identifier);
+/// The image's identifier, of that of a part or of its own.
+[[nodiscard]] std::string_view image_of_part(std::string_view item_identifier);
 
 }  // namespace troupe

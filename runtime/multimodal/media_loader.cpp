@@ -273,7 +273,7 @@ Result<MediaLoader::File> MediaLoader::Batch::take(std::size_t index) {
     return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   }
   Result<File> file = fetched->second;
-  // Its memory is needed no longer than the picture is decoded.
+  // Its memory is needed no longer than the image is decoded.
   if (std::ranges::find(urls_.subspan(index + 1), url) == urls_.end()) fetched_.erase(fetched);
   return file;
 }
@@ -323,7 +323,7 @@ MediaLoader::FetchedFiles MediaLoader::fetch_all(std::span<const std::string_vie
 Result<MediaLoader::File> MediaLoader::fetch(std::string url, const WorkLimits& limits,
                                              std::atomic<std::size_t>& num_fetched) const {
   if (options_.domains.empty())
-    return invalid_argument("pictures may not be fetched from other hosts (allowed-media-domains)");
+    return invalid_argument("images may not be fetched from other hosts (allowed-media-domains)");
   const auto deadline = std::chrono::steady_clock::now() +
                         std::chrono::milliseconds(std::int64_t(options_.timeout_s * 1000));
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
@@ -363,13 +363,13 @@ Result<MediaLoader::File> MediaLoader::fetch(std::string url, const WorkLimits& 
     const CURLcode code = curl_easy_perform(easy.get());
     if (answer.is_too_large) return too_large(options_.max_bytes);
     if (answer.are_too_large)
-      return invalid_argument(
-          "the pictures of the request that are on other hosts have more than " +
-          std::to_string(options_.max_fetched_bytes) + " bytes in all, the limit");
+      return invalid_argument("the images of the request that are on other hosts have more than " +
+                              std::to_string(options_.max_fetched_bytes) +
+                              " bytes in all, the limit");
     if (answer.has_no_room)
-      return Error{ErrorCode::kUnavailable,
-                   "the pictures that are fetched at once have more than " +
-                       std::to_string(options_.max_held_bytes) + " bytes in all, the limit"};
+      return Error{ErrorCode::kUnavailable, "the images that are fetched at once have more than " +
+                                                std::to_string(options_.max_held_bytes) +
+                                                " bytes in all, the limit"};
     if (answer.refused_address)
       return invalid_argument("the host " + host + " has an address that is not public");
     if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)

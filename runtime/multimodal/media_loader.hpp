@@ -1,5 +1,5 @@
 #pragma once
-// The bytes of a picture, from where a request says that it is.
+// The bytes of an image, from where a request says that it is.
 
 #include <atomic>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// How a picture must be turned to stand upright, from its metadata.
+// How an image must be turned to stand upright, from its metadata.
 
 #include <cstddef>
 #include <span>
@@ -13,7 +13,7 @@ namespace troupe {
 /// XMP data (tiff:Orientation). 1 if neither does, or they are damaged.
 [[nodiscard]] int orientation_of(std::span<const std::byte> exif, std::string_view xmp);
 
-/// The picture turned or mirrored as the orientation says.
+/// The image turned or mirrored as the orientation says.
 [[nodiscard]] Image upright(Image image, int orientation);
 
 }  // namespace troupe

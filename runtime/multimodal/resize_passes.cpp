@@ -558,8 +558,8 @@ std::span<const ResizeCode> resize_codes() {
   return std::span(kCodes).first(count);
 }
 
-void filter_picture(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
-                    const RowSink& sink) {
+void filter_image(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
+                  const RowSink& sink) {
   if (passes.x && passes.y) {
     auto* filter = passes.columns_first ? &filter_columns_first : &filter_rows_first;
     filter(in, *passes.x, *passes.y, code, sink);

@@ -26,7 +26,7 @@ struct AxisWeights {
   std::vector<std::int32_t> weights;  ///< [outputs, stride]
 };
 
-/// Rows of RGB pixels: a picture or a part of one.
+/// Rows of RGB pixels: an image or a part of one.
 struct PixelRows {
   const std::uint8_t* first = nullptr;
   const std::uint8_t* end = nullptr;  ///< of the memory
@@ -39,20 +39,20 @@ enum class ResizeCode : std::uint8_t { kScalar, kAvx2, kAvx512 };
 /// Those that this CPU runs, the fastest last.
 [[nodiscard]] std::span<const ResizeCode> resize_codes();
 
-/// How a picture is resized. Without an axis its size stays.
+/// How an image is resized. Without an axis its size stays.
 struct ResizePasses {
   std::optional<AxisWeights> x;
   std::optional<AxisWeights> y;
   bool columns_first = false;
 };
 
-/// Takes the rows of a picture one after the other; a row lasts as long as the call.
+/// Takes the rows of an image one after the other; a row lasts as long as the call.
 using RowSink = std::function<void(const std::uint8_t* row)>;
 
-/// Gives the rows of the resized picture to `sink`. No picture is kept between the passes.
+/// Gives the rows of the resized image to `sink`. No image is kept between the passes.
 /// Pre: the weights are of those axes, the begins of y do not decrease, and |weight| < 1 << 26.
-void filter_picture(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
-                    const RowSink& sink);
+void filter_image(const PixelRows& in, const ResizePasses& passes, ResizeCode code,
+                  const RowSink& sink);
 
 /// Red, green and blue of the pixels to one place each.
 void split_channels(const std::uint8_t* rgb, std::size_t num_pixels,

@@ -4,13 +4,13 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
-#include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 #include "runtime/transport/shared_items.hpp"
 
 namespace troupe {
 namespace {
 
-Result<std::shared_ptr<SharedItems>> open_items(const PictureCacheOptions& options) {
+Result<std::shared_ptr<SharedItems>> open_items(const ProcessorCacheOptions& options) {
   const std::string name =
       "troupe-mm-" + std::to_string(::geteuid()) + "-" + to_hex(xxh3_128(options.key));
   return SharedItems::open({.file = options.directory / name,
@@ -18,9 +18,9 @@ Result<std::shared_ptr<SharedItems>> open_items(const PictureCacheOptions& optio
                             .max_object_bytes = options.max_object_bytes});
 }
 
-class SharedPictureCache final : public PictureCache {
+class SharedProcessorCache final : public ProcessorCache {
  public:
-  explicit SharedPictureCache(std::shared_ptr<SharedItems> items) : items_(std::move(items)) {}
+  explicit SharedProcessorCache(std::shared_ptr<SharedItems> items) : items_(std::move(items)) {}
 
   std::vector<ItemData> find(const std::string& identifier, bool with_data) override {
     std::vector<ItemData> data(items_->num_parts(identifier));
@@ -84,13 +84,13 @@ class SharedItemCache final : public ItemCache {
 
 }  // namespace
 
-Result<std::shared_ptr<PictureCache>> make_shared_picture_cache(
-    const PictureCacheOptions& options) {
+Result<std::shared_ptr<ProcessorCache>> make_shared_processor_cache(
+    const ProcessorCacheOptions& options) {
   ASSIGN_OR_RETURN(auto items, open_items(options));
-  return std::shared_ptr<PictureCache>(std::make_shared<SharedPictureCache>(std::move(items)));
+  return std::shared_ptr<ProcessorCache>(std::make_shared<SharedProcessorCache>(std::move(items)));
 }
 
-Result<std::shared_ptr<ItemCache>> make_shared_item_cache(const PictureCacheOptions& options) {
+Result<std::shared_ptr<ItemCache>> make_shared_item_cache(const ProcessorCacheOptions& options) {
   ASSIGN_OR_RETURN(auto items, open_items(options));
   return std::shared_ptr<ItemCache>(
       std::make_shared<SharedItemCache>(std::move(items), options.workers_share));

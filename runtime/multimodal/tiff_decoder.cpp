@@ -1,4 +1,4 @@
-// TIFF, with libtiff: the first picture of a file. What becomes of the samples follows Pillow.
+// TIFF, with libtiff: the first image of a file. What becomes of the samples follows Pillow.
 
 #include <tiffio.h>
 

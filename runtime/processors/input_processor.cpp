@@ -8,8 +8,8 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/base/request_time.hpp"
+#include "runtime/multimodal/image_inputs.hpp"
 #include "runtime/multimodal/media_io.hpp"
-#include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/multimodal/speech_inputs.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/scheduler/work_queue.hpp"
@@ -219,12 +219,12 @@ RenderReply InputProcessor::render(const RenderRequest& request,
   return reply;
 }
 
-PictureCache* InputProcessor::picture_cache() const noexcept {
-  return options_.pictures == nullptr ? nullptr : options_.pictures->cache().get();
+ProcessorCache* InputProcessor::processor_cache() const noexcept {
+  return options_.images == nullptr ? nullptr : options_.images->cache().get();
 }
 
 const MediaLoader* InputProcessor::media_loader() const noexcept {
-  return options_.pictures == nullptr ? nullptr : &options_.pictures->loader();
+  return options_.images == nullptr ? nullptr : &options_.images->loader();
 }
 
 WorkLimits InputProcessor::limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
@@ -268,7 +268,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   ASSIGN_OR_RETURN(RenderedChat rendered,
                    chat_renderer_->render(chat, context.clock, context.limits));
   if (!rendered.media.empty())
-    return tokenize_with_pictures(std::move(rendered), chat, context, must_fit);
+    return tokenize_with_images(std::move(rendered), chat, context, must_fit);
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids, encode(rendered.text, chat.add_special_tokens, context.limits));
   return TokenizedPrompt{.token_ids = std::move(ids), .text = std::move(rendered.text)};
@@ -408,33 +408,33 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_speech(
   return tokenized;
 }
 
-Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
+Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_images(
     RenderedChat rendered, const ChatPrompt& chat, const InputContext& context,
     bool must_fit) const {
   const auto other = std::ranges::find_if(
       rendered.media, [](const MediaPart& part) { return part.modality != "image"; });
-  if (options_.pictures == nullptr || other != rendered.media.end()) {
+  if (options_.images == nullptr || other != rendered.media.end()) {
     const MediaPart& refused = other != rendered.media.end() ? *other : rendered.media.front();
     return Error{ErrorCode::kUnsupported,
                  "messages have " + std::to_string(rendered.media.size()) + " items, one of type " +
                      refused.modality + ", the model takes " +
-                     (options_.pictures == nullptr ? "text alone" : "text and pictures"),
+                     (options_.images == nullptr ? "text alone" : "text and images"),
                  "messages"};
   }
-  std::vector<PictureSource> sources;
+  std::vector<ImageSource> sources;
   for (MediaPart& part : rendered.media)
     sources.push_back({.url = std::move(part.url), .uuid = std::move(part.uuid)});
-  ASSIGN_OR_RETURN(PictureInputs::Expanded expanded,
-                   options_.pictures->expand(rendered.text, sources,
-                                             {.processor_kwargs = chat.mm_processor_kwargs_json,
-                                              .media_io_kwargs = chat.media_io_kwargs_json,
-                                              .with_data = context.with_item_data,
-                                              .remote = context.remote},
-                                             context.limits));
+  ASSIGN_OR_RETURN(ImageInputs::Expanded expanded,
+                   options_.images->expand(rendered.text, sources,
+                                           {.processor_kwargs = chat.mm_processor_kwargs_json,
+                                            .media_io_kwargs = chat.media_io_kwargs_json,
+                                            .with_data = context.with_item_data,
+                                            .remote = context.remote},
+                                           context.limits));
   if (must_fit) RETURN_IF_ERROR(check_text(expanded.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,
                    tokenizer_->encode(expanded.text, chat.add_special_tokens, context.limits));
-  RETURN_IF_ERROR(options_.pictures->place(ids, expanded.items));
+  RETURN_IF_ERROR(options_.images->place(ids, expanded.items));
   return TokenizedPrompt{.token_ids = std::move(ids),
                          .text = std::move(expanded.text),
                          .items = std::move(expanded.items),
@@ -464,7 +464,7 @@ Result<void> InputProcessor::truncate(TokenizedPrompt& prompt, std::int32_t num_
     item.offset -= num_dropped;
     if (item.offset < 0)
       return invalid_argument("truncate_prompt_tokens is " + std::to_string(num_kept) +
-                                  ", which cuts a picture of " + std::to_string(item.length) +
+                                  ", which cuts an image of " + std::to_string(item.length) +
                                   " tokens",
                               "truncate_prompt_tokens");
   }

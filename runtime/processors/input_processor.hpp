@@ -18,8 +18,8 @@ namespace troupe {
 
 class GrammarCache;
 class MediaLoader;
-class PictureCache;
-class PictureInputs;
+class ProcessorCache;
+class ImageInputs;
 class SpeechInputs;
 struct RemoteMedia;
 
@@ -33,10 +33,10 @@ struct InputProcessorOptions {
   /// Of one request: prompt and max_tokens, summed over its samples. A single sample is limited by
   /// the model only.
   std::int64_t max_request_tokens = 1 << 20;
-  std::size_t max_num_bad_words = 128;            ///< counted as token sequences
-  double max_input_time_s = 0;                    ///< for one prompt; 0: no limit
-  std::shared_ptr<GrammarCache> grammars;         ///< null: structured output is not offered
-  std::shared_ptr<const PictureInputs> pictures;  ///< null: the model takes text alone
+  std::size_t max_num_bad_words = 128;        ///< counted as token sequences
+  double max_input_time_s = 0;                ///< for one prompt; 0: no limit
+  std::shared_ptr<GrammarCache> grammars;     ///< null: structured output is not offered
+  std::shared_ptr<const ImageInputs> images;  ///< null: the model takes text alone
   /// Null: it does not write down sounds; else it does nothing else.
   std::shared_ptr<const SpeechInputs> speech;
   /// Texts are cut here before they are encoded, so that what is between two of them has the same
@@ -56,8 +56,8 @@ struct InputProcessorOptions {
 struct InputContext {
   ChatClock clock;
   WorkLimits limits;
-  bool with_item_data = false;    ///< as in PictureSettings
-  RemoteMedia* remote = nullptr;  ///< as in PictureSettings
+  bool with_item_data = false;    ///< as in ImageSettings
+  RemoteMedia* remote = nullptr;  ///< as in ImageSettings
 };
 
 /// Owns the tokenizer and the chat templates. The result for a request depends only on the
@@ -84,14 +84,14 @@ class InputProcessor {
   /// here; the Scheduler's is the same one if it has the same cache.
   ///
   /// Errors: kInvalidArgument with the invalid field, also for a timeout; those of the chat
-  /// renderer and of PictureInputs; kAborted if it was cancelled.
+  /// renderer and of ImageInputs; kAborted if it was cancelled.
   Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
 
   /// Renders or tokenizes a prompt. For a TokensPrompt: its text, with special tokens.
   [[nodiscard]] RenderReply render(const RenderRequest& request, const InputContext& context) const;
 
   /// Null: there is none.
-  [[nodiscard]] PictureCache* picture_cache() const noexcept;
+  [[nodiscard]] ProcessorCache* processor_cache() const noexcept;
   /// Null: it has nothing to do with media.
   [[nodiscard]] const MediaLoader* media_loader() const noexcept;
 
@@ -124,8 +124,8 @@ class InputProcessor {
                                                const std::vector<CacheBreakpoint>& breakpoints,
                                                const std::vector<TokenId>& token_ids,
                                                const InputContext& context) const;
-  Result<TokenizedPrompt> tokenize_with_pictures(RenderedChat rendered, const ChatPrompt& chat,
-                                                 const InputContext& context, bool must_fit) const;
+  Result<TokenizedPrompt> tokenize_with_images(RenderedChat rendered, const ChatPrompt& chat,
+                                               const InputContext& context, bool must_fit) const;
   /// Tokenizer::encode of a text, piece by piece where there is a separator.
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens,
                                       const WorkLimits& limits) const;

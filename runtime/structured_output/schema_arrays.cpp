@@ -18,7 +18,7 @@ constexpr std::size_t kMaxContains = 3;          ///< of one array, from allOf
 constexpr std::size_t kMaxArrayStates = 20'000;  ///< of an array whose parts count
 
 /// The values that a resolved schema takes at most, if they are few.
-static std::optional<Json> finite_values(const Json& schema) {
+std::optional<Json> finite_values(const Json& schema) {
   if (schema == Json(false)) return Json::array();
   if (!schema.is_object()) return std::nullopt;
   Json values = Json::array();

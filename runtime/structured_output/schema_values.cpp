@@ -28,7 +28,7 @@ const std::array<std::string_view, 8> kFormatsWithoutText{"int32",    "int64", "
                                                           "password", "byte",  "binary", "decimal"};
 
 /// Equal for equal schemas: the order of keywords says nothing but where alternatives stand.
-static std::string key_of(const Json& schema) {
+std::string key_of(const Json& schema) {
   if (!schema.is_object()) return dump(schema);
   std::vector<std::string> parts;
   for (const auto& [keyword, argument] : schema.items())

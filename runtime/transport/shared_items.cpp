@@ -241,11 +241,11 @@ class SharedItems::Lock {
     }
     if (result == EOWNERDEAD) {
       log_warning(
-          "a process has died while it changed the cache of pictures, which forgets all of them");
+          "a process has died while it changed the cache of images, which forgets all of them");
       segment.forget_all();
       pthread_mutex_consistent(&segment.header().mutex);
     } else if (result != 0) {
-      log_warning("the shared cache of pictures is not used: its lock could not be had",
+      log_warning("the shared image cache is not used: its lock could not be had",
                   kv("error", std::strerror(result)));
       segment.not_waiting_before = std::chrono::steady_clock::now() + kMutexDeadline;
       return;
@@ -275,7 +275,7 @@ SharedItems::~SharedItems() {
 
 Result<std::shared_ptr<SharedItems>> SharedItems::open(Options options) {
   if (options.max_bytes < kMinBytes)
-    return invalid_argument("a shared cache of pictures has " + std::to_string(options.max_bytes) +
+    return invalid_argument("a shared image cache has " + std::to_string(options.max_bytes) +
                                 " bytes, at least " + std::to_string(kMinBytes) + " are needed",
                             "mm-processor-cache-gb");
   const auto deadline = std::chrono::steady_clock::now() + kFileDeadline;
@@ -299,7 +299,7 @@ Result<std::shared_ptr<SharedItems>> SharedItems::open_for(const SharedItemAddre
   if (!entered || items->segment_->header().id != address.segment) {
     items->segment_->file = FileDescriptor();  // it is not ours to remove
     return Error{ErrorCode::kNotFound,
-                 "the shared cache of pictures " + address.file + " is another one (by now)"};
+                 "the shared image cache " + address.file + " is another one (by now)"};
   }
   items->take_holder_number();
   return items;
@@ -329,7 +329,7 @@ Result<bool> SharedItems::enter(bool may_create) {
       max_bytes = std::min<std::size_t>(max_bytes, std::max(space.available / 2, kMinBytes));
     if (max_bytes < options_.max_bytes)
       log_warning(
-          "the shared cache of pictures is smaller than mm-processor-cache-gb says: there "
+          "the shared image cache is smaller than mm-processor-cache-gb says: there "
           "is no more memory",
           kv("file", options_.file.string()), kv("bytes", max_bytes));
     fresh.id = random_bits();
@@ -485,8 +485,8 @@ Result<SharedItems::Pinned> SharedItemReader::read(const SharedItemAddress& addr
   }
   auto pinned = items_->pin(address);
   if (!pinned)
-    return Error{ErrorCode::kNotFound, "the shared cache of pictures in " + address.file +
-                                           " does not have it (any more)"};
+    return Error{ErrorCode::kNotFound,
+                 "the shared image cache in " + address.file + " does not have it (any more)"};
   return *std::move(pinned);
 }
 

@@ -29,7 +29,7 @@ EncoderActor::behavior_type fake_encoder(EncoderActor::pointer self, FakeEncoder
         if (fake->holds) return self->make_response_promise<ItemEncoded>();
         if (fake->outputs.contains(identifier)) return ItemEncoded{};
         if (what.item.data == nullptr) return ItemEncoded{.needs_data = true};
-        if (identifier == "bad") return ItemEncoded{.error = invalid_argument("no picture")};
+        if (identifier == "bad") return ItemEncoded{.error = invalid_argument("no image")};
         fake->outputs.insert(identifier);
         return ItemEncoded{};
       },

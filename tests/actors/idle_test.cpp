@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(workers_are_polled_while_all_requests_wait_for_their_kv) {
       });
 }
 
-BOOST_AUTO_TEST_CASE(a_connector_is_asked_again_while_it_does_not_know_whether_it_has_a_picture) {
+BOOST_AUTO_TEST_CASE(a_connector_is_asked_again_while_it_does_not_know_whether_it_has_an_image) {
   for (const bool async : {false, true}) {
     const auto connector = std::make_shared<LateConnector>();
     DeterministicEngine test({.async_scheduling = async, .ec_connector = connector});

@@ -89,7 +89,7 @@ struct Setup {
   std::int32_t num_hits = 0;
 };
 
-BOOST_AUTO_TEST_CASE(a_picture_that_the_engine_lacks_is_sent_again_and_the_client_sees_nothing) {
+BOOST_AUTO_TEST_CASE(an_image_that_the_engine_lacks_is_sent_again_and_the_client_sees_nothing) {
   for (const std::string kind : {"lru", "shm"}) {
     Setup setup(kind);
     setup.submit(1);
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(a_picture_that_the_engine_lacks_is_sent_again_and_the_clien
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_front_end_that_keeps_pictures_sends_their_data_each_time) {
+BOOST_AUTO_TEST_CASE(a_front_end_that_keeps_images_sends_their_data_each_time) {
   Setup setup("processor_only");
   setup.submit(1);
   const EngineCoreRequest first = setup.with_data();

@@ -118,7 +118,7 @@ class Case:
         if self.family == "whisper":
             self.add_sounds(chance)
         elif self.family in ("gemma3", "llava"):
-            self.add_pictures(chance)
+            self.add_images(chance)
         elif self.family in ("bert", "qwen3_embedding"):
             self.pooling = chance.choice(("cls", "mean", "last") if self.family == "bert" else ("last",))
             self.normalises = chance.random() < 0.7
@@ -138,7 +138,7 @@ class Case:
             inputs["input_features"] = values[None]
             self.items.append([item])
 
-    def add_pictures(self, chance):
+    def add_images(self, chance):
         vision, token = self.config.vision_config, self.config.image_token_id
         if self.family == "gemma3":
             count = self.config.mm_tokens_per_image
@@ -149,16 +149,16 @@ class Case:
         self.items = []
         for i, inputs in enumerate(self.inputs):
             self.items.append([])
-            pictures = []
+            images = []
             for offset in ([], [2], [1], [5, 5 + count + 2])[i]:
                 if offset > len(self.prompts[i]):
                     continue
                 self.prompts[i][offset:offset] = [token] * count
                 values, item = self.item(chance, "image", offset, count, (3, vision.image_size, vision.image_size))
-                pictures.append(values)
+                images.append(values)
                 self.items[-1].append(item)
-            if pictures:
-                inputs["pixel_values"] = torch.stack(pictures)
+            if images:
+                inputs["pixel_values"] = torch.stack(images)
 
     def reference_rows(self, texts):
         if hasattr(self, "pooling"):
@@ -177,7 +177,7 @@ class Case:
             return worst([abs(expected - torch.nn.functional.normalize(torch.tensor(found), dim=0)
                               if self.normalises else expected - torch.tensor(found))
                           for expected, found in zip(self.expected, answer["embeddings"])])
-        if self.family in ("gemma3", "llava"):  # to transformers a picture's token stands for a picture
+        if self.family in ("gemma3", "llava"):  # to transformers an image's token stands for an image
             for tokens in answer["tokens"]:
                 if self.config.image_token_id in tokens:
                     del tokens[tokens.index(self.config.image_token_id) + 1:]

@@ -422,7 +422,7 @@ def vision_tower(random, kind):
 def gemma3(random):
     text = gemma3_text(random)
     del text["architectures"]
-    text["sliding_window"] = random.choice((16, 24))  # pictures longer than it: see quirk 4 of the golden data's README
+    text["sliding_window"] = random.choice((16, 24))  # images longer than it: see quirk 4 of the golden data's README
     image = text["vocab_size"] - 1
     fields = dict(architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", text_config=text,
                   vision_config=dict(vision_tower(random, "siglip_vision_model"), vision_use_head=False),

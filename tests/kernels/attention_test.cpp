@@ -493,7 +493,7 @@ BOOST_AUTO_TEST_CASE(a_broken_token_reaches_only_the_tokens_that_see_it) {
   }
 }
 
-/// Two pictures in a row, one longer than a window, one over the end of a chunk.
+/// Two images in a row, one longer than a window, one over the end of a chunk.
 const std::vector<TwoWaySpan> kSpans = {{3, 9}, {9, 40}, {60, 61}, {250, 270}};
 
 BOOST_AUTO_TEST_CASE(tokens_of_a_span_see_all_of_it_and_the_others_what_they_always_see) {

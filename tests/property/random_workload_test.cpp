@@ -38,7 +38,7 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
                      << " hits, " << coverage.preemptions << " preemptions, " << coverage.copies
                      << " copies, " << coverage.evictions << " evictions, " << coverage.loads
                      << " loads, " << coverage.failed_loads << " failed, " << coverage.encoded
-                     << " pictures encoded, " << coverage.ahead << " ahead, " << coverage.kept
+                     << " images encoded, " << coverage.ahead << " ahead, " << coverage.kept
                      << " kept");
   if (num_operations < 20000) return;
   BOOST_TEST(coverage.hits > 0u);

@@ -5,7 +5,7 @@
 
 Of the two, llava has CLIP, a Llama and the tensor names of transformers 4; llava_siglip has SigLIP, a Qwen2, another
 layer, and the names of transformers 5. golden.json and golden.safetensors are as those of gemma3 beside them; besides,
-`processed` lists pictures of tests/golden/images with processor settings, and pixels.I are their pixel values. Seeds are
+`processed` lists images of tests/golden/images with processor settings, and pixels.I are their pixel values. Seeds are
 tried until the two best logits of every greedy token differ by more than MIN_GAP.
 """
 import json
@@ -23,7 +23,7 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
-PICTURES = GOLDEN / "images"
+IMAGES = GOLDEN / "images"
 LLAMA = GOLDEN / "models" / "models" / "llama"
 IMAGE, IMAGE_ID, VOCABULARY = "<image>", 768, 776
 NUM_GREEDY, MIN_GAP = 48, 1e-3
@@ -78,10 +78,10 @@ PROCESSED = {
 }
 
 
-def picture_of(file):
+def image_of(file):
     """As ours decodes it: without transparency."""
-    known = json.loads((PICTURES / "images.json").read_text())["images"]
-    return Image.open(PICTURES / next(image["decoded"] for image in known if image["file"] == file))
+    known = json.loads((IMAGES / "images.json").read_text())["images"]
+    return Image.open(IMAGES / next(image["decoded"] for image in known if image["file"] == file))
 
 
 def randomised(model, seed):
@@ -197,10 +197,10 @@ def make(name):
         processor = LlavaProcessor(kind.from_pretrained(models), tokenizer, patch_size=14, chat_template=TEMPLATE,
                                    vision_feature_select_strategy=config.vision_feature_select_strategy,
                                    num_additional_image_tokens=spec["num_additional"])
-        pictures = [picture_of(file) for file in FILES]
+        images = [image_of(file) for file in FILES]
         arrays, cases, min_gap, distinct = {}, [], 1e9, 1e9
-        for i, picture in enumerate(pictures):
-            pixels = processor.image_processor(picture, return_tensors="pt").pixel_values
+        for i, image in enumerate(images):
+            pixels = processor.image_processor(image, return_tensors="pt").pixel_values
             arrays[f"pixel_values.{i}"] = pixels[0]
             rows = model.model.get_image_features(pixels, vision_feature_layer=config.vision_feature_layer,
                                                   vision_feature_select_strategy=config.vision_feature_select_strategy)
@@ -213,7 +213,7 @@ def make(name):
             else:
                 used = [0, 1]
             add_special = not is_chat
-            inputs = processor(text=text, images=[pictures[i] for i in used] or None, return_tensors="pt",
+            inputs = processor(text=text, images=[images[i] for i in used] or None, return_tensors="pt",
                                add_special_tokens=add_special)
             ids = inputs["input_ids"][0].tolist()
             tokens, gaps, logits = greedy(model, ids, inputs.get("pixel_values"))
@@ -232,8 +232,8 @@ def make(name):
             break
     processed = []
     for i, (file, settings) in enumerate(PROCESSED[name]):
-        picture = picture_of(file)
-        arrays[f"pixels.{i}"] = processor.image_processor(picture, return_tensors="pt", **settings).pixel_values[0]
+        image = image_of(file)
+        arrays[f"pixels.{i}"] = processor.image_processor(image, return_tensors="pt", **settings).pixel_values[0]
         processed.append(dict(file=file, settings=settings))
     save_file({key: value.float().contiguous().clone() for key, value in arrays.items()}, goldens / "golden.safetensors")
     golden = dict(model=name, seed=seed, reference=dict(torch=torch.__version__.split("+")[0],

@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-/// Of a picture.
+/// Of an image.
 constexpr std::int32_t kMaxEmbeds = 9;
 
 std::int32_t num_speculative_blocks(const KVCacheSpec& spec) {
@@ -56,42 +56,42 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   manager_.emplace(settings);
   port_.emplace(*manager_);
-  choose_pictures(settings);
+  choose_images(settings);
   scheduler_.emplace(config_, *port_, encoder_port_ ? &*encoder_port_ : nullptr,
                      connector_ ? &*connector_ : nullptr);
 }
 
-void RandomWorkload::choose_pictures(const KVCacheSettings& settings) {
+void RandomWorkload::choose_images(const KVCacheSettings& settings) {
   if (pick(0, 1) == 1) return;
-  // Models whose pictures see each other have neither states nor drafters that read ahead.
+  // Models whose images see each other have neither states nor drafters that read ahead.
   const bool may_be_whole =
       config_.speculative.num_prefill_lookahead == 0 &&
       std::none_of(settings.groups.begin(), settings.groups.end(),
                    [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
-  pictures_ = {.capacity = pick(kMaxEmbeds, 3 * kMaxEmbeds),
-               .whole_runs = may_be_whole && pick(0, 1) == 1};
+  images_ = {.capacity = pick(kMaxEmbeds, 3 * kMaxEmbeds),
+             .whole_runs = may_be_whole && pick(0, 1) == 1};
   const auto kinds = encoder_cache_manager_kinds();
   do {
-    pictures_.manager =
+    images_.manager =
         kinds[static_cast<std::size_t>(pick(0, static_cast<int>(kinds.size()) - 1))].name;
-  } while (pictures_.manager == kEncoderDecoderCacheManager);
+  } while (images_.manager == kEncoderDecoderCacheManager);
   config_.max_encoder_embeds = pick(kMaxEmbeds, 3 * kMaxEmbeds);
-  encoder_manager_ = make_encoder_cache_manager(pictures_);
+  encoder_manager_ = make_encoder_cache_manager(images_);
   encoder_port_.emplace(*encoder_manager_);
-  kinds_ += (pictures_.whole_runs ? " whole pictures, " : " pictures, ") + pictures_.manager;
+  kinds_ += (images_.whole_runs ? " whole images, " : " images, ") + images_.manager;
   config_.encode_ahead = pick(0, 1) == 1;
   if (config_.encode_ahead) kinds_ += " ahead";
 }
 
 /// One at a place where other requests have it as well, and one more.
-void RandomWorkload::add_pictures(EngineCoreRequest& request) {
+void RandomWorkload::add_images(EngineCoreRequest& request) {
   static const auto kData = std::make_shared<const std::vector<char>>(1);
   const auto length = static_cast<std::int32_t>(request.prompt_token_ids.size());
   std::int32_t offset = 3;
   for (int i = 0; i < 2; ++i) {
     const int number = i == 0 ? pick(0, 1) : pick(0, 5);
     MultiModalFeature item{.modality = "image",
-                           .identifier = "picture " + std::to_string(number),
+                           .identifier = "image " + std::to_string(number),
                            .offset = offset,
                            .length = 4 + number};
     // Every third one stands in two rows.
@@ -100,7 +100,7 @@ void RandomWorkload::add_pictures(EngineCoreRequest& request) {
       item.is_embed.front() = item.is_embed[2] = 0;
     }
     if (offset + item.length > length) return;
-    // A drafter that reads ahead from one picture into the next needs both at once, for which the
+    // A drafter that reads ahead from one image into the next needs both at once, for which the
     // cache may be too small.
     offset += item.length + pick(2 * config_.speculative.num_prefill_lookahead, 6);
     item.data = kData;
@@ -127,8 +127,8 @@ std::vector<std::string> RandomWorkload::encode_ahead(const SchedulerOutput& pla
   return {item.identifier};
 }
 
-void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
-                                     const std::map<RequestId, std::int32_t>& computed) {
+void RandomWorkload::encode_images(const SchedulerOutput& planned,
+                                   const std::map<RequestId, std::int32_t>& computed) {
   for (const RequestId id : planned.finished_ids) items_.erase(id);
   for (const NewRequestData& data : planned.new_requests) items_[data.id] = data.mm_features;
   if (planned.reset_encoder_cache) outputs_.clear();
@@ -150,12 +150,12 @@ void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
         // in the step that was to encode it, which then did not.
         coverage_.kept += outputs_.contains(item.identifier);
         outputs_[item.identifier] = num_embeds(item);
-        if (pictures_.whole_runs) BOOST_TEST(run.end <= end);
+        if (images_.whole_runs) BOOST_TEST(run.end <= end);
       }
   }
   std::int32_t num_kept = 0;
   for (const auto& [identifier, size] : outputs_) num_kept += size;
-  BOOST_TEST(num_kept <= pictures_.capacity);
+  BOOST_TEST(num_kept <= images_.capacity);
 }
 
 void RandomWorkload::choose_connector(KVCacheSettings& settings) {
@@ -282,7 +282,7 @@ void RandomWorkload::add() {
     request.params.structured_outputs.emplace();
     without_grammar_.insert(request.id);
   }
-  if (pictures_.capacity > 0 && pick(0, 3) > 0) add_pictures(request);
+  if (images_.capacity > 0 && pick(0, 3) > 0) add_images(request);
   alive_.insert(request.id);
   BOOST_REQUIRE(scheduler_->add_request(std::move(request), 0).ok());
 }
@@ -356,8 +356,8 @@ void RandomWorkload::finish_step() {
     known[cached.ids[i]] =
         static_cast<std::size_t>(num_prompt_tokens_[cached.ids[i]] + cached.num_output_tokens[i]);
   }
-  if (pictures_.capacity > 0) {
-    encode_pictures(planned, computed);
+  if (images_.capacity > 0) {
+    encode_images(planned, computed);
     result.ec_connector.encoded_ahead = encode_ahead(planned);
   }
   std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;

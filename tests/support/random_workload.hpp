@@ -21,9 +21,9 @@ namespace troupe {
 
 /// One engine with groups of random kinds (full, MLA, sliding, chunked, Mamba with and without kept
 /// states; hits inside blocks, drafters, copies), often with a KV connector, with grammars, and
-/// with pictures over a small encoder cache, and random clients. Checks with Boost.Test after every
+/// with images over a small encoder cache, and random clients. Checks with Boost.Test after every
 /// operation: free + used = total, references = owners, no block twice in the free queue; the
-/// workers have room for every picture's output that they are to make or that a step's tokens need.
+/// workers have room for every image's output that they are to make or that a step's tokens need.
 class RandomWorkload {
  public:
   explicit RandomWorkload(std::uint32_t seed);
@@ -37,7 +37,7 @@ class RandomWorkload {
   struct Coverage {
     std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
     std::uint64_t loads = 0, failed_loads = 0, waits = 0;
-    std::uint64_t encoded = 0, kept = 0;  ///< pictures: encoded, and used again
+    std::uint64_t encoded = 0, kept = 0;  ///< images: encoded, and used again
     std::uint64_t ahead = 0;              ///< encoded beside other steps
     void operator+=(const Coverage& other) {
       hits += other.hits, preemptions += other.preemptions, copies += other.copies;
@@ -53,17 +53,17 @@ class RandomWorkload {
   void choose_groups(KVCacheSettings& settings);
   void choose_drafter(KVCacheSettings& settings);
   void choose_connector(KVCacheSettings& settings);
-  void choose_pictures(const KVCacheSettings& settings);
+  void choose_images(const KVCacheSettings& settings);
   void add();
-  void add_pictures(EngineCoreRequest& request);
+  void add_images(EngineCoreRequest& request);
   void abort_one();
   void step();
   void finish_step();
   void fail_open_steps();
   void check_blocks();
   /// Simulates the workers' part in a step's images. `computed`: tokens of each request before it.
-  void encode_pictures(const SchedulerOutput& planned,
-                       const std::map<RequestId, std::int32_t>& computed);
+  void encode_images(const SchedulerOutput& planned,
+                     const std::map<RequestId, std::int32_t>& computed);
   std::vector<std::string> encode_ahead(const SchedulerOutput& planned);
 
   std::mt19937 random_;
@@ -72,16 +72,16 @@ class RandomWorkload {
   std::optional<KVCacheManager> manager_;
   std::optional<LocalKVCache> port_;
   std::optional<RandomConnector> connector_;
-  EncoderCacheSettings pictures_;  ///< capacity 0: there are none
+  EncoderCacheSettings images_;  ///< capacity 0: there are none
   std::unique_ptr<EncoderCacheManager> encoder_manager_;
   std::optional<LocalEncoderCache> encoder_port_;
   std::map<RequestId, std::vector<MultiModalFeature>> items_;  ///< known to the workers
   std::map<std::string, std::int32_t> outputs_;                ///< that they keep: embeddings
-  struct PictureAhead {
+  struct ImageAhead {
     std::string identifier;
     int num_slices = 0;  ///< left
   };
-  std::optional<PictureAhead> ahead_;  ///< what the workers encode beside steps
+  std::optional<ImageAhead> ahead_;  ///< what the workers encode beside steps
   std::optional<Scheduler> scheduler_;
   std::deque<SchedulerOutput> open_;
   std::set<RequestId> alive_;

@@ -24,7 +24,7 @@
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/replay.hpp"
 #include "tests/support/replay_models_driver.hpp"
-#include "tests/support/replay_pictures.hpp"
+#include "tests/support/replay_vision.hpp"
 
 namespace troupe {
 namespace {
@@ -162,10 +162,10 @@ class ModelReplay {
     for (const char* kind : {"text_prompts", "chats"})
       for (const json& entry : golden_.value(kind, json::array())) check_text(exact, entry, kind);
     if (!golden_.contains("cases")) return;
-    // Of a model that also sees: texts of the cases without pictures, and all from files to tokens.
+    // Of a model that also sees: texts of the cases without images, and all from files to tokens.
     for (const json& entry : golden_["cases"])
       if (entry.at("images").empty()) check_text(exact, entry, entry.at("name"));
-    replay_pictures(model_, golden_folder_, report_);
+    replay_vision(model_, golden_folder_, report_);
   }
 
  private:

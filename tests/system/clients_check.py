@@ -34,7 +34,7 @@ QUESTION = "What is the weather in Paris?"
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
            "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": WEATHER}}]
-PICTURE = "data:image/png;base64," + base64.b64encode((SAMPLES / "star_over_triangle.png").read_bytes()).decode()
+IMAGE = "data:image/png;base64," + base64.b64encode((SAMPLES / "star_over_triangle.png").read_bytes()).decode()
 EMBEDDER = ROOT / "tests" / "golden" / "models" / "models" / "bert_embed"
 
 
@@ -131,11 +131,11 @@ class OpenAIPackage(Clients):
                            reasoning_effort="low", modalities=["text"], verbosity="medium")
         self.assertEqual(len(answer.choices), 2)
 
-    def test_content_parts_pictures_and_roles(self):
+    def test_content_parts_images_and_roles(self):
         messages = [{"role": "developer", "content": [{"type": "text", "text": "Be kind."}]},
                     {"role": "user", "name": "Ann", "content": [
                         {"type": "text", "text": "What is in the picture?"},
-                        {"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}}]}]
+                        {"type": "image_url", "image_url": {"url": IMAGE, "detail": "low"}}]}]
         self.assertIn("star", self.chat(messages=messages).choices[0].message.content)
 
     def test_a_tool_turn(self):
@@ -273,7 +273,7 @@ class AnthropicPackage(Clients):
             system=[{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}],
             messages=[{"role": "user", "content": [
                 {"type": "text", "text": "What is in the picture?", "cache_control": {"type": "ephemeral"}},
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE.split(",")[1]}}]}],
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE.split(",")[1]}}]}],
             metadata={"user_id": "u"}, stop_sequences=["zzz"], service_tier="auto", thinking={"type": "disabled"},
             extra_headers={"anthropic-beta": "prompt-caching-2024-07-31"}, tool_choice={"type": "auto"},
             tools=[{"name": "get_weather", "input_schema": WEATHER, "cache_control": {"type": "ephemeral"}}])
@@ -293,14 +293,14 @@ class AnthropicPackage(Clients):
         raw = [event.type for event in self.ask(stream=True)]
         self.assertEqual((raw[0], raw[-1]), ("message_start", "message_stop"))
 
-    def test_a_tool_result_with_a_picture_and_an_error(self):
+    def test_a_tool_result_with_an_image_and_an_error(self):
         tools = [{"name": "get_weather", "description": "Weather of a city", "input_schema": WEATHER}]
         call = self.ask(tools=tools)
         self.assertEqual(call.stop_reason, "tool_use")
         use = call.content[-1]
         for content, is_error in (([{"type": "text", "text": "It is sunny."},
                                     {"type": "image", "source": {"type": "base64", "media_type": "image/png",
-                                                                 "data": PICTURE.split(",")[1]}}], False),
+                                                                 "data": IMAGE.split(",")[1]}}], False),
                                   ("no such city", True), (None, False)):
             result = {"type": "tool_result", "tool_use_id": use.id, "is_error": is_error}
             if content is not None:
@@ -400,9 +400,9 @@ class LangChain(Clients):
         model = LangChainOpenAI(**self.arguments, max_tokens=4)
         self.assertEqual("".join(model.stream("The capital of Spain is")), model.invoke("The capital of Spain is"))
 
-    def test_a_picture_and_a_conversation(self):
+    def test_an_image_and_a_conversation(self):
         message = HumanMessage([{"type": "text", "text": "What is in the picture?"},
-                                {"type": "image_url", "image_url": {"url": PICTURE}}])
+                                {"type": "image_url", "image_url": {"url": IMAGE}}])
         for model in self.models:
             with self.subTest(responses=model.use_responses_api):
                 first = model.invoke([message])

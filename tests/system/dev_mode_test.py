@@ -137,7 +137,7 @@ class Pause(unittest.TestCase):
         self.assertIn("nap", body["error"]["message"])
         self.assertFalse(self.is_paused())
 
-    def test_the_cache_of_pictures_may_be_reset_when_it_is_empty(self):
+    def test_the_cache_of_images_may_be_reset_when_it_is_empty(self):
         self.assertEqual(post(self.server, "/reset_mm_cache")[0], 200)
 
     def test_without_development_mode_there_is_none_of_it(self):

@@ -20,7 +20,7 @@ OPTIONS = ("--model", MODEL, "--served-model-name", "gemma", "--dtype", "float32
            "--log-stats-interval-s", "0")
 
 
-def picture(seed, size=56):
+def image(seed, size=56):
     """A data: URL of a PNG."""
     rows = b"".join(b"\0" + bytes((x * seed + y * 3 + c * 50) % 256 for x in range(size) for c in range(3))
                     for y in range(size))
@@ -33,7 +33,7 @@ def picture(seed, size=56):
 
 
 def answer_of(server, seed, **more):
-    content = [{"type": "image_url", "image_url": {"url": picture(seed)}}, {"type": "text", "text": "What is shown here?"}]
+    content = [{"type": "image_url", "image_url": {"url": image(seed)}}, {"type": "text", "text": "What is shown here?"}]
     body = {"model": "gemma", "messages": [{"role": "user", "content": content}], "max_tokens": 8, "temperature": 0,
             "logprobs": True, "top_logprobs": 2, "ignore_eos": True, **more}
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
@@ -49,7 +49,7 @@ def answer_of(server, seed, **more):
 def identifier_of(seed):
     """As vLLM 0.32 hashes it, with sha256."""
     frames = hashlib.sha256()
-    for kind, piece in ((b"", b"image"), (b"\3", b"image"), (b"\3", base64.b64decode(picture(seed).split(",")[1])),
+    for kind, piece in ((b"", b"image"), (b"\3", b"image"), (b"\3", base64.b64decode(image(seed).split(",")[1])),
                         (b"", b"model_id"), (b"\3", MODEL.encode())):
         frames.update(kind + struct.pack("<Q", len(piece)) + piece)
     return frames.hexdigest()
@@ -119,6 +119,16 @@ class EncoderTransfer(unittest.TestCase):
             self.assertEqual(list(tensors), ["ec_cache"])
             self.assertEqual(tensors["ec_cache"].shape, (4, 64))
             self.assertEqual(tensors["ec_cache"].dtype.name, "float32")
+
+    def test_memory_before_files_outlives_the_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = transfer("ECTieredConnector", "ec_both", shared_storage_path=folder)
+            with Server(*OPTIONS, *config, "--config-file", str(ROOT / "configs" / "multi-process.conf")) as server:
+                self.assertEqual([ask(server, seed) for seed in (1, 2)], self.expected)
+                wait_until(lambda: len(list(pathlib.Path(folder).glob("*/encoder_cache.safetensors"))) == 2, "the files")
+            with Server(*OPTIONS, *config, "--config-file", str(ROOT / "configs" / "multi-process.conf")) as server:
+                self.assertEqual([ask(server, seed) for seed in (1, 2)], self.expected)
+                self.assertEqual(transfers(server)[:3], (2, 2, 0))
 
     def test_shared_memory_outlives_a_killed_worker_and_not_the_server(self):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

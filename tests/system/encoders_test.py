@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Encoders apart from the workers: where pictures are encoded, and what happens when encoders come and go."""
+"""Encoders apart from the workers: where images are encoded, and what happens when encoders come and go."""
 import itertools
 import json
 import os
@@ -15,17 +15,17 @@ from support import (PATIENT, ROOT, Server, make_certificates, node_of_second_ho
                      wait_until)
 
 CONFIG = ROOT / "configs" / "encoders.conf"
-NUM_PICTURES = 6
+NUM_IMAGES = 6
 
 
 class Encoders(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with Server(*OPTIONS) as server:
-            cls.expected = [ask(server, seed) for seed in range(NUM_PICTURES)]
+            cls.expected = [ask(server, seed) for seed in range(NUM_IMAGES)]
 
     def check(self, server):
-        self.assertEqual([ask(server, seed) for seed in range(NUM_PICTURES)], self.expected)
+        self.assertEqual([ask(server, seed) for seed in range(NUM_IMAGES)], self.expected)
 
     def test_the_worker_loads_what_encoders_make_over_the_network_and_from_other_stores(self):
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
@@ -38,20 +38,20 @@ class Encoders(unittest.TestCase):
                     self.check(server)
                     queries, hits, failures, saves = transfers(server)
                     self.assertEqual((hits, failures, saves), (queries, 0, 0))
-                    self.assertGreaterEqual(hits, NUM_PICTURES)
+                    self.assertGreaterEqual(hits, NUM_IMAGES)
                     self.assertEqual(server.stop()[0], 0)
 
     def test_a_killed_encoder_loses_nothing(self):
         with Server(*OPTIONS, *PATIENT, "--config-file", str(CONFIG)) as server:
             answers = {}
-            threads = [threading.Thread(target=lambda s=seed: answers.update({s: ask(server, s)})) for seed in range(NUM_PICTURES)]
+            threads = [threading.Thread(target=lambda s=seed: answers.update({s: ask(server, s)})) for seed in range(NUM_IMAGES)]
             for thread in threads:
                 thread.start()
             for name in ("encoder-0", "encoder-1"):
                 os.kill(server.nodes()[name], signal.SIGKILL)
             for thread in threads:
                 thread.join()
-            self.assertEqual([answers[seed] for seed in range(NUM_PICTURES)], self.expected)
+            self.assertEqual([answers[seed] for seed in range(NUM_IMAGES)], self.expected)
             wait_until(lambda: server.log().count("encoder ready") >= 4, "both encoders again")
             before = transfers(server)
             self.check(server)
@@ -68,7 +68,7 @@ class Encoders(unittest.TestCase):
                 self.assertEqual(transfers(server)[1], 0)
                 port = re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1)
                 with node_process("encoder-1", file, "--supervisor-port", port, *options) as node:
-                    others = itertools.count(NUM_PICTURES)
+                    others = itertools.count(NUM_IMAGES)
                     wait_until(lambda: ask(server, next(others)) and transfers(server)[1] > 0, "the encoder to be used")
                     before = transfers(server)[1]
                     self.assertEqual([ask(server, seed) for seed in (2, 3)], self.expected[2:4])
@@ -90,12 +90,12 @@ class Encoders(unittest.TestCase):
                 others = itertools.count(100)
                 wait_until(lambda: ask(server, next(others)) and transfers(server)[1] > 0, "the encoder to be used")
                 link("down")
-                others = [ask(server, seed) for seed in range(NUM_PICTURES, NUM_PICTURES + 2)]
+                others = [ask(server, seed) for seed in range(NUM_IMAGES, NUM_IMAGES + 2)]
                 self.check(server)
                 wait_until(lambda: "has been silent" in server.log(), "the silence to be noticed")
                 link("up")
             with Server(*OPTIONS) as server:
-                self.assertEqual([ask(server, seed) for seed in range(NUM_PICTURES, NUM_PICTURES + 2)], others)
+                self.assertEqual([ask(server, seed) for seed in range(NUM_IMAGES, NUM_IMAGES + 2)], others)
 
     def test_what_does_not_fit_together_is_refused(self):
         def refused(text, *options, file=str(CONFIG)):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The same requests, some with pictures, give the same tokens and log-probabilities, bit for bit, whatever happens around
+"""The same requests, some with images, give the same tokens and log-probabilities, bit for bit, whatever happens around
 them: alone or all at once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, with drafts, on one thread
 or two, by one worker or by several that share the layers (tensor parallel) or take turns (pipeline parallel)."""
 import base64
@@ -37,11 +37,11 @@ def requests():
         if number == 7:
             body.update(ignore_eos=False, stop=["a", "e", "."], min_tokens=12)
         lines.append(json.dumps(body))
-    return lines + picture_requests()
+    return lines + image_requests()
 
 
-def picture_requests():
-    """The demo model's pictures have 16 tokens each."""
+def image_requests():
+    """The demo model's images have 16 tokens each."""
     lines = []
     for number, names in enumerate((("red_circle",), ("two_stars", "red_circle"), ("red_circle", "four_shapes", "red_circle"))):
         parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(

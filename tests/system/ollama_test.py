@@ -88,7 +88,7 @@ class Ollama(unittest.TestCase):
         for arguments, word in (({"model": "other"}, "other"), ({"messages": []}, "messages"),
                                 ({"options": {"mirostat": 2}}, "options.mirostat"), ({"options": {"nonsense": 1}}, "nonsense"),
                                 ({"options": {"temperature": -1}}, "temperature"), ({"format": {"type": "string", "pattern": "(?<=a)b"}}, "look-behind"),
-                                ({"messages": [{"role": "user", "content": "x", "images": [b"abc"]}]}, "picture 1")):
+                                ({"messages": [{"role": "user", "content": "x", "images": [b"abc"]}]}, "image 1")):
             with self.assertRaises(ollama.ResponseError, msg=arguments) as refused:
                 self.client.chat(**{"model": "demo", "messages": HELLO, **arguments})
             self.assertIn(word, refused.exception.error)

@@ -120,11 +120,11 @@ class OpenAIClient(unittest.TestCase):
         self.assertEqual({ask().choices[0].message.content for _ in range(20)}, {"3 + 4 = 7"})
         self.assertEqual(len(ask(n=2).choices), 2)
 
-    def test_what_is_no_picture_is_refused(self):
-        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+    def test_what_is_no_image_is_refused(self):
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
         with self.assertRaises(openai.APIStatusError) as caught:
-            self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": [picture]}])
-        self.assertIn("picture 1: the data are not an image", str(caught.exception))
+            self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": [image]}])
+        self.assertIn("image 1: the data are not an image", str(caught.exception))
 
     def test_n_samples_are_joined_and_a_seed_repeats_them(self):
         def stories():

@@ -163,7 +163,7 @@ class Responses(unittest.TestCase):
         bad = openai.BadRequestError
         self.refused(bad, "input", input=[])
         self.refused(bad, "input[0].role", input=[{"role": "king", "content": "x"}])
-        self.refused(bad, "messages", "picture 1", input=[{"role": "user", "content": [
+        self.refused(bad, "messages", "image 1", input=[{"role": "user", "content": [
             {"type": "input_image", "image_url": "data:"}]}])
         self.refused(bad, "tools[0].type", "web_search", tools=[{"type": "web_search"}])
         self.refused(bad, "background", "store", background=True, store=False)
@@ -196,12 +196,12 @@ class Compliance(unittest.TestCase):
              "response.output_text.delta": PART | {"delta", "logprobs"}, "response.output_text.done": PART | {"text", "logprobs"},
              "response.function_call_arguments.delta": {"item_id", "output_index", "delta"},
              "response.function_call_arguments.done": {"item_id", "output_index", "arguments"}}
-    PICTURE = "data:image/png;base64," + base64.b64encode((SAMPLES / "star_over_triangle.png").read_bytes()).decode()
+    IMAGE = "data:image/png;base64," + base64.b64encode((SAMPLES / "star_over_triangle.png").read_bytes()).decode()
     CASES = {
         "text": [("user", "Say hello in exactly 3 words.")],
         "system prompt": [("system", "You are a pirate. Always respond in pirate speak."), ("user", "Say hello.")],
-        "picture": [("user", [{"type": "input_text", "text": "What do you see in this image? Answer in one sentence."},
-                              {"type": "input_image", "image_url": PICTURE}])],
+        "image": [("user", [{"type": "input_text", "text": "What do you see in this image? Answer in one sentence."},
+                            {"type": "input_image", "image_url": IMAGE}])],
         "several turns": [("user", "My name is Alice."), ("assistant", "Hello Alice! Nice to meet you. How can I help you today?"),
                           ("user", "What is my name?")],
         "tool": [("user", QUESTION)],

@@ -21,7 +21,7 @@ WEATHER = {"type": "function", "function": {
 
 
 
-def pictures(number):
+def images(number):
     """Some that other requests have too, in another order."""
     names = sorted(SAMPLES.glob("*.png"))
     chosen = [names[(number + i) % len(names)] for i in range(1 + number % 3)]
@@ -31,11 +31,11 @@ def pictures(number):
 
 def body(number):
     """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities, JSON
-    schemas, tool calls, pictures."""
+    schemas, tool calls, images."""
     fields = {"model": "demo", "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
               "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
     if number % 5 == 4:
-        fields["messages"] = [{"role": "user", "content": [*pictures(number), {"type": "text", "text": "What do you see? " * 3}]}]
+        fields["messages"] = [{"role": "user", "content": [*images(number), {"type": "text", "text": "What do you see? " * 3}]}]
         fields.update(logprobs=True, top_logprobs=2)
     elif number % 3 == 0:
         fields["messages"] = [{"role": "user", "content": "Tell me a story about a dragon. " * (1 + number % 4)}]

@@ -3,7 +3,7 @@
 
   make_model.py SHAPE [FOLDER]        SHAPE: qwen3-0.6b, qwen3-moe, llama-1b, gemma3-1b, gemma3-vision; FOLDER: build/models/SHAPE
 
-gemma3-vision has the encoder of pictures of the published Gemma 3 models before a small language model; qwen3-moe has two layers
+gemma3-vision has the vision encoder of the published Gemma 3 models before a small language model; qwen3-moe has two layers
 of Qwen3-30B-A3B and a small vocabulary. Of the Qwen3 shapes, the same weights are written as GGUF files for llama.cpp, too:
 FOLDER/bf16.gguf, q8_0.gguf and q4_0.gguf.
 

@@ -19,7 +19,7 @@ Conversation::Conversation(AnswerSource& source, const ChatOptions& options)
 
 void Conversation::clear() {
   messages_.clear();
-  pictures_.clear();
+  images_.clear();
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
@@ -30,9 +30,9 @@ std::string Conversation::body(const std::vector<Message>& messages) const {
   Json body = {{"messages", Json::array()}};
   for (const Message& message : messages) {
     Json content = message.content;
-    if (!message.pictures.empty()) {
+    if (!message.images.empty()) {
       content = Json::array();
-      for (const std::string& url : message.pictures)
+      for (const std::string& url : message.images)
         content.push_back({{"type", "image_url"}, {"image_url", {{"url", url}}}});
       content.push_back({{"type", "text"}, {"text", message.content}});
     }
@@ -48,7 +48,7 @@ Result<Conversation::Said> Conversation::say(const std::string& text,
                                              const std::function<void(const std::string&)>& on_text,
                                              Interrupt& interrupt) {
   std::vector<Message> messages = messages_;
-  messages.push_back({"user", text, std::exchange(pictures_, {})});
+  messages.push_back({"user", text, std::exchange(images_, {})});
   for (std::size_t num_forgotten = 0;; ++num_forgotten) {
     auto answer = source_.answer(body(messages), on_text, interrupt);
     if (answer.ok() && answer->text.empty() && answer->finish_reason.empty())
@@ -64,13 +64,13 @@ Result<Conversation::Said> Conversation::say(const std::string& text,
   }
 }
 
-Result<std::string> picture_file_url(const std::string& path) {
+Result<std::string> image_file_url(const std::string& path) {
   constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   ASSIGN_OR_RETURN(const std::string content, read_file(path));
   if (content.size() > kMaxBytes)
     return invalid_argument(path + " has " + std::to_string(content.size()) +
                             " bytes, the limit is " + std::to_string(kMaxBytes));
-  // What kind of picture it is, its bytes say.
+  // What kind of image it is, its bytes say.
   return "data:image/*;base64," + to_base64(std::as_bytes(std::span(content)));
 }
 

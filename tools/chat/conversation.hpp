@@ -12,7 +12,7 @@ namespace troupe::tools {
 struct ChatOptions {
   static constexpr double kOwnTemperature = -1;  ///< the model's own
   std::string system;
-  std::vector<std::string> images;  ///< files with pictures, before the first message
+  std::vector<std::string> images;  ///< files with images, before the first message
   double temperature = kOwnTemperature;
   std::int64_t max_tokens = 0;  ///< 0: the model's default
 };
@@ -23,8 +23,8 @@ class Conversation {
   Conversation(AnswerSource& source, const ChatOptions& options);
 
   void clear();
-  /// Puts a picture before the next message: a data: URL. clear() drops it.
-  void attach(std::string picture_url) { pictures_.push_back(std::move(picture_url)); }
+  /// Puts an image before the next message: a data: URL. clear() drops it.
+  void attach(std::string image_url) { images_.push_back(std::move(image_url)); }
 
   struct Said {
     Answer answer;
@@ -32,7 +32,7 @@ class Conversation {
   };
   /// Gets an answer. If the conversation is too long for the model, its oldest pairs are dropped.
   /// On errors, also for a message that is too long by itself, the conversation is unchanged but
-  /// for the attached pictures, which are dropped.
+  /// for the attached images, which are dropped.
   [[nodiscard]] Result<Said> say(const std::string& text,
                                  const std::function<void(const std::string&)>& on_text,
                                  Interrupt& interrupt);
@@ -42,7 +42,7 @@ class Conversation {
   struct Message {
     std::string role;
     std::string content;
-    std::vector<std::string> pictures = {};  ///< URLs
+    std::vector<std::string> images = {};  ///< URLs
   };
   [[nodiscard]] std::string body(const std::vector<Message>& messages) const;
   [[nodiscard]] std::size_t num_fixed() const { return options_.system.empty() ? 0 : 1; }
@@ -50,11 +50,11 @@ class Conversation {
   AnswerSource& source_;
   const ChatOptions& options_;
   std::vector<Message> messages_;
-  std::vector<std::string> pictures_;  ///< of the next message
+  std::vector<std::string> images_;  ///< of the next message
 };
 
 /// A file's content as a data: URL. Errors: those of reading it; kInvalidArgument: it is too large.
-[[nodiscard]] Result<std::string> picture_file_url(const std::string& path);
+[[nodiscard]] Result<std::string> image_file_url(const std::string& path);
 
 /// Whether a request failed because its messages exceed the model's context, by the error texts of
 /// Troupe, vLLM, llama.cpp and OpenAI.

@@ -89,10 +89,12 @@ std::vector<Chunk> ChunkHasher::segments(std::span<const std::int64_t> tokens,
                                          std::span<const std::int64_t> separator) const {
   std::vector<Chunk> segments;
   for (std::size_t begin = 0;;) {
-    const auto found = std::ranges::search(tokens.subspan(begin), separator);
-    const auto end = static_cast<std::size_t>(found.begin() - tokens.begin());
+    // Clang 14, which builds the fuzz targets, cannot compile std::ranges::search.
+    const auto found = std::search(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   tokens.end(), separator.begin(), separator.end());
+    const auto end = static_cast<std::size_t>(found - tokens.begin());
     segments.push_back({begin, end, hash(none_, tokens.subspan(begin, end - begin))});
-    if (found.empty()) return segments;
+    if (found == tokens.end() || separator.empty()) return segments;
     begin = end + separator.size();
   }
 }

@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(what_is_loaded_takes_room_and_no_budget) {
 
 BOOST_AUTO_TEST_CASE(a_run_of_embeddings_is_never_cut_where_its_tokens_see_each_other) {
   EncoderCacheManager manager({.capacity = 100, .whole_runs = true});
-  // Two rows of a picture at [12, 16) and [17, 21), and another picture at [30, 40).
+  // Two rows of an image at [12, 16) and [17, 21), and another image at [30, 40).
   manager.set_request(RequestId{1}, {{.identifier = "a",
                                       .offset = 10,
                                       .length = 12,
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(a_run_of_embeddings_is_never_cut_where_its_tokens_see_each_
   BOOST_TEST(planned(12, 2, 100) == 4);    // begins with it: takes the rest of it
   BOOST_TEST(planned(14, 1, 2) == 2);      // begins inside, behind a cached prefix
   BOOST_TEST(planned(14, 1, 1) == 0);      // there is no room for the rest in this step
-  BOOST_TEST(planned(20, 15, 100) == 10);  // stops before the next picture
+  BOOST_TEST(planned(20, 15, 100) == 10);  // stops before the next image
   BOOST_TEST(planned(30, 4, 9) == 0);
   BOOST_TEST(planned(30, 4, 10) == 10);
   BOOST_TEST(planned(22, 30, 30) == 30);

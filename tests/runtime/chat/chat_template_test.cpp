@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(content_format_follows_loops_over_content) {
                         "{% endfor %}{% endfor %}") == ContentFormat::kOpenAi));
 }
 
-BOOST_AUTO_TEST_CASE(string_content_joins_texts_and_puts_pictures_first) {
+BOOST_AUTO_TEST_CASE(string_content_joins_texts_and_puts_images_first) {
   const auto result = normalize_messages(
       R"([{"role":"user","content":[{"type":"text","text":"a"},
           {"type":"image_url","image_url":{"url":"u"}},{"type":"text","text":"b"}]}])",

@@ -26,8 +26,8 @@ constexpr std::int32_t kMaxTokens = 16;
 constexpr std::int32_t kNumBlocks = 200;
 const std::string kModels = TROUPE_GOLDEN_DIR "/models/";
 
-/// The golden prompts with one or more pictures.
-std::vector<EngineCoreRequest> picture_requests() {
+/// The golden prompts with one or more images.
+std::vector<EngineCoreRequest> image_requests() {
   const json golden = json::parse(read_file(kModels + "goldens/gemma3/golden.json").value());
   const SafetensorsFile arrays =
       SafetensorsFile::open(kModels + "goldens/gemma3/golden.safetensors").value();
@@ -42,9 +42,9 @@ std::vector<EngineCoreRequest> picture_requests() {
     request.params.ignore_eos = true;
     request.params.max_tokens = 6;
     request.params.logprobs = 2;
-    const std::size_t num_pictures = entry.at("images").size();
-    const std::size_t size = places.size() / num_pictures;
-    for (std::size_t i = 0; i < num_pictures; ++i) {
+    const std::size_t num_images = entry.at("images").size();
+    const std::size_t size = places.size() / num_images;
+    for (std::size_t i = 0; i < num_images; ++i) {
       const std::string name = entry["images"][i];
       const json& images = golden.at("images");
       const auto image =
@@ -54,7 +54,7 @@ std::vector<EngineCoreRequest> picture_requests() {
       const std::int64_t shape[] = {3, 56, 56};
       request.mm_features.push_back(
           {.modality = "image",
-           .identifier = "picture-" + std::to_string(image - images.begin()),
+           .identifier = "image-" + std::to_string(image - images.begin()),
            .offset = places[i * size],
            .length = static_cast<std::int32_t>(size),
            .data = pack_encoder_input(shape, pixels)});
@@ -62,7 +62,7 @@ std::vector<EngineCoreRequest> picture_requests() {
   }
   return requests;
 }
-constexpr std::int64_t kNumPictures = 3;
+constexpr std::int64_t kNumImages = 3;
 
 struct Answer {
   std::vector<TokenId> tokens;
@@ -175,7 +175,7 @@ class TransferEngine {
   [[nodiscard]] std::int64_t num_encoded() const { return runner_->encoder()->num_encoded(); }
   [[nodiscard]] std::int32_t num_hits() const { return num_hits_; }
   [[nodiscard]] const ECConnectorOutput& totals() const { return totals_; }
-  /// With tokens, and beside them slices of a picture that is encoded ahead.
+  /// With tokens, and beside them slices of an image that is encoded ahead.
   [[nodiscard]] std::int32_t num_shared_steps() const { return num_shared_steps_; }
 
  private:
@@ -206,29 +206,30 @@ std::string transfer_config(const std::string& connector, const std::string& rol
 const std::vector<Answer>& answers_without_connector() {
   static const std::vector<Answer> answers = [] {
     TransferEngine engine("");
-    return engine.run(picture_requests());
+    return engine.run(image_requests());
   }();
   return answers;
 }
 
 BOOST_AUTO_TEST_CASE(what_one_engine_encodes_another_one_loads_with_every_connector) {
   const TransferFolder folder;
-  const std::vector<EngineCoreRequest> requests = picture_requests();
+  const std::vector<EngineCoreRequest> requests = image_requests();
   BOOST_TEST(requests.size() >= 5u);
   for (const auto& [connector, extra] :
        {std::pair{"ECExampleConnector", folder.extra("shared_storage_path")},
         std::pair{"ECMemoryConnector", std::string(R"({"pool":"engines"})")},
-        std::pair{"ECSharedMemoryConnector", folder.extra("directory")}}) {
+        std::pair{"ECSharedMemoryConnector", folder.extra("directory")},
+        std::pair{"ECTieredConnector", folder.extra("shared_storage_path")}}) {
     BOOST_TEST_CONTEXT(connector) {
       TransferEngine producer(transfer_config(connector, "ec_producer", extra));
       BOOST_TEST((producer.run(requests) == answers_without_connector()));
       BOOST_TEST(producer.num_hits() == 0);
-      BOOST_TEST(producer.num_encoded() >= kNumPictures);
+      BOOST_TEST(producer.num_encoded() >= kNumImages);
       producer.wait_for_saves(static_cast<std::size_t>(producer.num_encoded()));
       TransferEngine consumer(transfer_config(connector, "ec_consumer", extra));
       BOOST_TEST((consumer.run(requests) == answers_without_connector()));
       BOOST_TEST(consumer.num_encoded() == 0);
-      BOOST_TEST(consumer.num_hits() >= kNumPictures);
+      BOOST_TEST(consumer.num_hits() >= kNumImages);
       BOOST_TEST(std::ssize(consumer.totals().loaded) == consumer.num_hits());
       BOOST_TEST(consumer.totals().failed.empty());
       BOOST_TEST(consumer.totals().saved.empty());
@@ -236,19 +237,19 @@ BOOST_AUTO_TEST_CASE(what_one_engine_encodes_another_one_loads_with_every_connec
   }
 }
 
-BOOST_AUTO_TEST_CASE(pictures_are_encoded_in_slices_beside_steps_of_other_requests) {
+BOOST_AUTO_TEST_CASE(images_are_encoded_in_slices_beside_steps_of_other_requests) {
   TransferEngine engine("", "cpu", /*encode_ahead=*/true);
-  BOOST_TEST((engine.run(picture_requests()) == answers_without_connector()));
-  BOOST_TEST(engine.num_encoded() >= kNumPictures);
-  BOOST_TEST(engine.num_shared_steps() > kNumPictures);
+  BOOST_TEST((engine.run(image_requests()) == answers_without_connector()));
+  BOOST_TEST(engine.num_encoded() >= kNumImages);
+  BOOST_TEST(engine.num_shared_steps() > kNumImages);
   const TransferFolder folder;
   const std::string config =
       transfer_config("ECExampleConnector", "ec_both", folder.extra("shared_storage_path"));
   TransferEngine producer(config, "cpu", /*encode_ahead=*/true);
-  BOOST_TEST((producer.run(picture_requests()) == answers_without_connector()));
+  BOOST_TEST((producer.run(image_requests()) == answers_without_connector()));
   producer.wait_for_saves(static_cast<std::size_t>(producer.num_encoded()));
   TransferEngine consumer(config, "cpu", /*encode_ahead=*/true);
-  BOOST_TEST((consumer.run(picture_requests()) == answers_without_connector()));
+  BOOST_TEST((consumer.run(image_requests()) == answers_without_connector()));
   BOOST_TEST(consumer.num_encoded() == 0);
 }
 
@@ -256,7 +257,7 @@ BOOST_AUTO_TEST_CASE(outputs_travel_between_the_memories_of_devices) {
   const char* device = "cuda-emulated";
   if (!Device::create({.name = device}).ok()) return;
   // The first prompt alone: emulated kernels take their time.
-  std::vector<EngineCoreRequest> requests = picture_requests();
+  std::vector<EngineCoreRequest> requests = image_requests();
   requests.resize(1);
   TransferEngine alone("", device);
   const std::vector<Answer> expected = alone.run(requests);
@@ -272,7 +273,7 @@ BOOST_AUTO_TEST_CASE(outputs_travel_between_the_memories_of_devices) {
 
 BOOST_AUTO_TEST_CASE(an_engine_loads_what_it_has_saved_itself) {
   const TransferFolder folder;
-  const std::vector<EngineCoreRequest> requests = picture_requests();
+  const std::vector<EngineCoreRequest> requests = image_requests();
   TransferEngine engine(
       transfer_config("ECExampleConnector", "ec_both", folder.extra("shared_storage_path")));
   BOOST_TEST((engine.run(requests) == answers_without_connector()));
@@ -281,25 +282,25 @@ BOOST_AUTO_TEST_CASE(an_engine_loads_what_it_has_saved_itself) {
   engine.reset();
   BOOST_TEST((engine.run(requests) == answers_without_connector()));
   BOOST_TEST(engine.num_encoded() == num_encoded);
-  BOOST_TEST(engine.num_hits() >= kNumPictures);
+  BOOST_TEST(engine.num_hits() >= kNumImages);
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_loaded_is_encoded_and_repaired_with_the_same_bits) {
   const TransferFolder folder;
   const std::string config =
       transfer_config("ECExampleConnector", "ec_both", folder.extra("shared_storage_path"));
-  const std::vector<EngineCoreRequest> requests = picture_requests();
+  const std::vector<EngineCoreRequest> requests = image_requests();
   {
     TransferEngine producer(config);
     producer.run(requests);
     producer.wait_for_saves(static_cast<std::size_t>(producer.num_encoded()));
   }
-  const auto file_of = [&](int picture) {
-    return folder.path() / ("picture-" + std::to_string(picture)) / "encoder_cache.safetensors";
+  const auto file_of = [&](int image) {
+    return folder.path() / ("image-" + std::to_string(image)) / "encoder_cache.safetensors";
   };
   std::vector<std::string> whole;
-  for (int i = 0; i < kNumPictures; ++i) whole.push_back(read_file(file_of(i)).value());
-  // One is missing, one is cut, one belongs to a picture of another size.
+  for (int i = 0; i < kNumImages; ++i) whole.push_back(read_file(file_of(i)).value());
+  // One is missing, one is cut, one belongs to an image of another size.
   fs::remove_all(file_of(0).parent_path());
   fs::resize_file(file_of(1), whole[1].size() - 100);
   std::string header = R"({"ec_cache":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}})";
@@ -309,13 +310,13 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_loaded_is_encoded_and_repaired_with_the_same
       << std::string(reinterpret_cast<const char*>(&length), sizeof(length)) << header << "1234";
   TransferEngine engine(config);
   BOOST_TEST((engine.run(requests) == answers_without_connector()));
-  BOOST_TEST(engine.num_encoded() >= kNumPictures);
+  BOOST_TEST(engine.num_encoded() >= kNumImages);
   const std::vector<std::string>& failed = engine.totals().failed;
-  for (const char* identifier : {"picture-1", "picture-2"})
+  for (const char* identifier : {"image-1", "image-2"})
     BOOST_TEST((std::ranges::find(failed, identifier) != failed.end()), identifier);
-  BOOST_TEST((std::ranges::find(failed, "picture-0") == failed.end()));
+  BOOST_TEST((std::ranges::find(failed, "image-0") == failed.end()));
   engine.wait_for_saves(static_cast<std::size_t>(engine.num_encoded()));
-  for (int i = 0; i < kNumPictures; ++i)
+  for (int i = 0; i < kNumImages; ++i)
     BOOST_TEST((read_file(file_of(i)).value() == whole[static_cast<std::size_t>(i)]));
 }
 
@@ -324,14 +325,14 @@ BOOST_AUTO_TEST_CASE(what_goes_between_the_lookup_and_the_load_is_encoded) {
   const std::string config =
       transfer_config("ECExampleConnector", "ec_consumer", folder.extra("shared_storage_path"));
   // Files that are there, and nothing in them.
-  for (int i = 0; i < kNumPictures; ++i) {
-    const fs::path place = folder.path() / ("picture-" + std::to_string(i));
+  for (int i = 0; i < kNumImages; ++i) {
+    const fs::path place = folder.path() / ("image-" + std::to_string(i));
     fs::create_directories(place);
     std::ofstream(place / "encoder_cache.safetensors");
   }
   TransferEngine engine(config);
-  BOOST_TEST((engine.run(picture_requests()) == answers_without_connector()));
-  BOOST_TEST(engine.num_hits() >= kNumPictures);
+  BOOST_TEST((engine.run(image_requests()) == answers_without_connector()));
+  BOOST_TEST(engine.num_hits() >= kNumImages);
   BOOST_TEST(std::ssize(engine.totals().failed) == engine.num_hits());
   BOOST_TEST(engine.totals().loaded.empty());
 }

@@ -15,11 +15,13 @@ Result<const ECConnectorKind*> find(const std::string& name, const std::string& 
 }
 
 BOOST_AUTO_TEST_CASE(connectors_are_found_by_name) {
-  for (const char* name : {"ECExampleConnector", "ECMemoryConnector", "ECSharedMemoryConnector"})
+  for (const char* name :
+       {"ECExampleConnector", "ECMemoryConnector", "ECSharedMemoryConnector", "ECTieredConnector"})
     BOOST_TEST(find(name).value()->name == std::string(name));
   BOOST_TEST(find("ECMooncakeConnector").error().message ==
              "ec-transfer-config: ec_connector ECMooncakeConnector is unknown, there are "
-             "ECExampleConnector, ECMemoryConnector, ECSharedMemoryConnector, ECNetworkConnector");
+             "ECExampleConnector, ECMemoryConnector, ECSharedMemoryConnector, ECTieredConnector, "
+             "ECNetworkConnector");
 }
 
 BOOST_AUTO_TEST_CASE(a_shared_object_brings_connectors_of_its_own) {

@@ -56,10 +56,13 @@ BOOST_AUTO_TEST_CASE(every_store_gives_back_the_bits_it_was_given_and_only_these
   const auto files = context(folder.extra("shared_storage_path"));
   const auto memory = context(R"({"pool":"bits"})");
   const auto shared = context(folder.extra("directory"));
+  const TransferFolder tier_folder;
+  const auto tiers = context(tier_folder.extra("shared_storage_path"));
   for (const StoreCase& one :
        {StoreCase{"files", open_file_store, files.first, files.second},
         StoreCase{"memory", open_memory_store, memory.first, memory.second},
-        StoreCase{"shared memory", open_shared_memory_store, shared.first, shared.second}}) {
+        StoreCase{"shared memory", open_shared_memory_store, shared.first, shared.second},
+        StoreCase{"tiers", open_tiered_store, tiers.first, tiers.second}}) {
     BOOST_TEST_CONTEXT(one.name) {
       const auto store = one.open(one.context).value();
       const auto same = one.open(one.context).value();  // as another engine has it
@@ -216,6 +219,38 @@ BOOST_AUTO_TEST_CASE(what_was_used_last_stays_within_the_limit) {
   check_order_of_use(*shared);
 }
 
+BOOST_AUTO_TEST_CASE(what_the_memory_drops_is_fetched_from_the_files) {
+  const TransferFolder folder;
+  const auto tiers = open_tiered_store(context_for(folder.extra("shared_storage_path"),
+                                                   static_cast<std::int64_t>(kShape.num_bytes())))
+                         .value();
+  const auto files = open_file_store(context_for(folder.extra("shared_storage_path"))).value();
+  const auto remove = [&](const char* identifier) { fs::remove_all(folder.path() / identifier); };
+  BOOST_TEST(tiers->needs_fetch());
+  const std::vector<float> a = numbers(kShape, 1), b = numbers(kShape, 2);
+  BOOST_TEST(tiers->save("a", kShape, a).ok());
+  BOOST_TEST(tiers->save("b", kShape, b).ok());  // takes the place of a
+  BOOST_TEST(has_values(*files, "a", kShape, a));
+  BOOST_TEST(has_values(*files, "b", kShape, b));
+  remove("b");
+  BOOST_TEST(tiers->has("b"));
+  BOOST_TEST(has_values(*tiers, "b", kShape, b));
+  BOOST_TEST(tiers->has("a"));
+  BOOST_TEST(has_values(*tiers, "a", kShape, a));  // from its file, which leaves b where it is
+  BOOST_TEST(has_values(*tiers, "b", kShape, b));
+  BOOST_TEST(tiers->fetch("a", kShape).ok());
+  BOOST_TEST(!tiers->has("b"));
+  remove("a");
+  BOOST_TEST(tiers->fetch("a", kShape).ok());  // it is there
+  BOOST_TEST(has_values(*tiers, "a", kShape, a));
+  BOOST_TEST((tiers->fetch("b", kShape).error().code == ErrorCode::kNotFound));
+  // Larger than the memory.
+  const OutputShape large{.num_rows = 6, .hidden_size = 5};
+  BOOST_TEST(tiers->save("large", large, numbers(large, 3)).ok());
+  BOOST_TEST(tiers->fetch("large", large).ok());
+  BOOST_TEST(has_values(*tiers, "large", large, numbers(large, 3)));
+}
+
 BOOST_AUTO_TEST_CASE(engines_of_a_process_share_a_pool_by_name_until_the_last_has_gone) {
   const auto context = [](const std::string& pool) {
     return context_for(R"({"pool":")" + pool + "\"}");
@@ -344,8 +379,8 @@ BOOST_AUTO_TEST_CASE(what_a_connector_does_not_know_is_refused_by_name) {
              begin + "shared_storage_path must be a string that is not empty, it is 7");
   BOOST_TEST(message(open_memory_store, R"({"pool":""})") ==
              begin + "pool must be a string that is not empty, it is \"\"");
-  BOOST_TEST(message(open_memory_store, R"({"directory":"/dev/shm"})") ==
-             begin + "directory is unknown");
+  for (const OpenOutputStore open : {open_memory_store, open_tiered_store})
+    BOOST_TEST(message(open, R"({"directory":"/dev/shm"})") == begin + "directory is unknown");
   BOOST_TEST(message(open_shared_memory_store, R"({"pool":"../x"})") ==
              begin + "pool must be at most 64 letters, digits, - and _, it is \"../x\"");
   BOOST_TEST(message(open_shared_memory_store, R"({"lookup_timeout_s":-1})") ==

@@ -93,17 +93,17 @@ BOOST_AUTO_TEST_CASE(what_would_change_the_pixels_and_is_not_known_is_refused_by
              "p.json: do_center_crop is true, supported is false");
 }
 
-BOOST_AUTO_TEST_CASE(a_picture_that_would_become_too_large_is_refused) {
+BOOST_AUTO_TEST_CASE(an_image_that_would_become_too_large_is_refused) {
   const auto processor =
       ImageProcessor::parse(R"({"image_processor_type":"CLIPImageProcessor"})", "p.json").value();
   Image line{60000, 1, {}};
   line.rgb.resize(std::size_t{60000} * 3);
   BOOST_TEST(processor.process(line).error().message ==
-             "a picture of 60000x1 pixels would be resized to 224x13440000, at most 67108864 "
+             "an image of 60000x1 pixels would be resized to 224x13440000, at most 67108864 "
              "pixels are supported");
 }
 
-BOOST_AUTO_TEST_CASE(a_crop_is_the_middle_with_black_where_there_is_no_picture) {
+BOOST_AUTO_TEST_CASE(a_crop_is_the_middle_with_black_where_there_is_no_image) {
   Image image{3, 1, {1, 1, 1, 2, 2, 2, 3, 3, 3}};
   BOOST_TEST((center_crop(image, 1, 1).rgb == std::vector<std::uint8_t>{2, 2, 2}));
   BOOST_TEST((center_crop(image, 2, 1).rgb == std::vector<std::uint8_t>{1, 1, 1, 2, 2, 2}));

@@ -16,7 +16,7 @@ using namespace std::literals;
 
 namespace {
 
-std::string picture_bytes(const std::string& name) {
+std::string image_bytes(const std::string& name) {
   std::ifstream file(TROUPE_GOLDEN_DIR "/images/" + name, std::ios::binary);
   BOOST_REQUIRE(file.good());
   return {std::istreambuf_iterator<char>(file), {}};
@@ -45,7 +45,7 @@ std::string big_endian_text(std::uint32_t value) {
   return {text.rbegin(), text.rend()};
 }
 
-/// The first bytes of pictures of that size: enough to refuse it.
+/// The first bytes of images of that size: enough to refuse it.
 std::string png_of_size(std::uint32_t width, std::uint32_t height) {
   return "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"s + big_endian_text(width) + big_endian_text(height) +
          "\x08\x02\0\0\0\0\0\0\0"s;
@@ -62,7 +62,7 @@ std::string bmp_of_size(std::uint32_t width, std::uint32_t height) {
 }
 /// Replaces the size in the frame header.
 std::string jpeg_of_size(std::uint32_t width, std::uint32_t height) {
-  std::string jpeg = picture_bytes("grey.jpg");
+  std::string jpeg = image_bytes("grey.jpg");
   const std::size_t at = jpeg.find("\xff\xc0"sv);
   BOOST_REQUIRE(at != std::string::npos);
   for (const auto& [offset, value] : {std::pair{5U, height}, std::pair{7U, width}}) {
@@ -72,21 +72,21 @@ std::string jpeg_of_size(std::uint32_t width, std::uint32_t height) {
   return jpeg;
 }
 std::string webp_of_size(std::uint32_t width, std::uint32_t height) {
-  std::string webp = picture_bytes("lossy.webp");
+  std::string webp = image_bytes("lossy.webp");
   BOOST_REQUIRE(webp.substr(12, 4) == "VP8 ");
   webp.replace(26, 4, little_endian_text(width, 2) + little_endian_text(height, 2));
   return webp;
 }
 
-constexpr std::array kPictures = {"rgb.png",  "rgba.png",  "palette.png",     "photo420.jpg",
-                                  "cmyk.jpg", "ycck.jpg",  "progressive.jpg", "lossy.webp",
-                                  "anim.gif", "plain.bmp", "lossless.webp"};
+constexpr std::array kImages = {"rgb.png",  "rgba.png",  "palette.png",     "photo420.jpg",
+                                "cmyk.jpg", "ycck.jpg",  "progressive.jpg", "lossy.webp",
+                                "anim.gif", "plain.bmp", "lossless.webp"};
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(a_picture_cut_off_anywhere_is_an_error_or_whole) {
-  for (const std::string name : kPictures) {
-    const std::string bytes = picture_bytes(name);
+BOOST_AUTO_TEST_CASE(an_image_cut_off_anywhere_is_an_error_or_whole) {
+  for (const std::string name : kImages) {
+    const std::string bytes = image_bytes(name);
     const Image whole = decode_text(bytes).value();
     const std::size_t step = bytes.size() / 150 + 1;
     for (std::size_t size = 0; size < bytes.size(); size += step) {
@@ -98,9 +98,9 @@ BOOST_AUTO_TEST_CASE(a_picture_cut_off_anywhere_is_an_error_or_whole) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(damaged_pictures_are_errors_or_pictures_of_the_same_memory) {
-  for (const std::string name : kPictures) {
-    const std::string bytes = picture_bytes(name);
+BOOST_AUTO_TEST_CASE(damaged_images_are_errors_or_images_of_the_same_memory) {
+  for (const std::string name : kImages) {
+    const std::string bytes = image_bytes(name);
     for (std::size_t at = 0; at < bytes.size(); at += bytes.size() / 60 + 1) {
       std::string damaged = bytes;
       damaged[at] = static_cast<char>(damaged[at] ^ 0x55);
@@ -112,9 +112,9 @@ BOOST_AUTO_TEST_CASE(damaged_pictures_are_errors_or_pictures_of_the_same_memory)
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_ycck_picture_is_decoded_as_pillow_does) {
-  const Image image = decode_text(picture_bytes("ycck.jpg")).value();
-  const Image expected = decode_text(picture_bytes("decoded/ycck.jpg.png")).value();
+BOOST_AUTO_TEST_CASE(a_ycck_image_is_decoded_as_pillow_does) {
+  const Image image = decode_text(image_bytes("ycck.jpg")).value();
+  const Image expected = decode_text(image_bytes("decoded/ycck.jpg.png")).value();
   BOOST_TEST((image == expected));
 }
 
@@ -142,13 +142,13 @@ BOOST_AUTO_TEST_CASE(sizes_over_a_limit_are_refused_from_the_header) {
   BOOST_TEST(decode_error(png_of_size(0, 5)) == "the PNG image is 0x5: it has no pixels");
   BOOST_TEST(decode_error(gif_of_size(7, 0)) == "the GIF image is 7x0: it has no pixels");
   BOOST_TEST(decode_error(bmp_of_size(0, 0)) == "the BMP image is 0x0: it has no pixels");
-  BOOST_TEST(decode_error(picture_bytes("rgb.png"), {.max_encoded_bytes = 100})
+  BOOST_TEST(decode_error(image_bytes("rgb.png"), {.max_encoded_bytes = 100})
                  .ends_with(" bytes, the limit is 100"));
 }
 
 BOOST_AUTO_TEST_CASE(other_formats_are_refused_by_name) {
   BOOST_TEST(decode_error("") == "the image is empty: it has 0 bytes");
-  BOOST_TEST(decode_error("no picture") ==
+  BOOST_TEST(decode_error("no image") ==
              "the data are not an image of a known format; supported are JPEG, PNG, WebP, GIF, BMP "
              "and TIFF");
   for (const auto& [bytes, name] : std::initializer_list<std::pair<std::string, const char*>>{
@@ -171,10 +171,10 @@ BOOST_AUTO_TEST_CASE(other_formats_are_refused_by_name) {
     BOOST_TEST(decode_error(bytes) != "");
 }
 
-BOOST_AUTO_TEST_CASE(orientations_turn_a_picture_as_exif_defines_them) {
-  const Image picture{2, 3, {1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6}};
+BOOST_AUTO_TEST_CASE(orientations_turn_an_image_as_exif_defines_them) {
+  const Image image{2, 3, {1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6}};
   const auto shown = [&](int orientation) {
-    const Image turned = upright(picture, orientation);
+    const Image turned = upright(image, orientation);
     std::string text = std::to_string(turned.width) + ":";
     for (std::size_t i = 0; i < turned.rgb.size(); i += 3) text += std::to_string(turned.rgb[i]);
     return text;
@@ -210,13 +210,13 @@ BOOST_AUTO_TEST_CASE(the_orientation_comes_from_exif_or_xmp) {
 }
 
 // golden.json has the size and the hash of the pixels that Pillow 13 reads from each file, upright,
-// on white; tests/system/picture_check.py wrote the files.
+// on white; tests/system/image_check.py wrote the files.
 BOOST_AUTO_TEST_CASE(tiff_images_have_the_pixels_of_pillow) {
-  const auto golden = nlohmann::json::parse(picture_bytes("tiff/golden.json"));
+  const auto golden = nlohmann::json::parse(image_bytes("tiff/golden.json"));
   BOOST_TEST(golden.size() > 50u);
   for (const auto& [name, expected] : golden.items()) {
     BOOST_TEST_CONTEXT(name) {
-      const auto image = decode_text(picture_bytes("tiff/" + name + ".tiff"));
+      const auto image = decode_text(image_bytes("tiff/" + name + ".tiff"));
       BOOST_REQUIRE_MESSAGE(image.ok(), (image.ok() ? "" : image.error().message));
       BOOST_TEST(image->width == expected.at("width").get<int>());
       BOOST_TEST(image->height == expected.at("height").get<int>());
@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(tiff_images_have_the_pixels_of_pillow) {
 }
 
 BOOST_AUTO_TEST_CASE(a_tiff_image_that_is_too_large_cut_off_or_rare_is_refused_by_name) {
-  const std::string whole = picture_bytes("tiff/photometric2_3x8_compression8_strips.tiff");
+  const std::string whole = image_bytes("tiff/photometric2_3x8_compression8_strips.tiff");
   BOOST_TEST(decode_error(whole).empty());
   for (std::size_t size = 4; size < whole.size(); ++size)
     if (const std::string error = decode_error(whole.substr(0, size)); !error.empty())

@@ -25,7 +25,7 @@ std::string kwargs_error(const json& kwargs) {
   return changed.error().message;
 }
 
-Image grey_picture(std::int32_t width, std::int32_t height) {
+Image grey_image(std::int32_t width, std::int32_t height) {
   Image image{width, height, {}};
   image.rgb.assign(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3, 51);
   return image;
@@ -48,7 +48,7 @@ BOOST_AUTO_TEST_CASE(gemma3s_configuration_is_read) {
   BOOST_TEST(processor->settings().width == 48);
   BOOST_TEST(processor->settings().image_seq_length == 4);
   BOOST_TEST(!processor->settings().pan_and_scan.enabled);
-  const auto tensors = processor->process(grey_picture(100, 20));
+  const auto tensors = processor->process(grey_image(100, 20));
   BOOST_REQUIRE(tensors.ok());
   BOOST_REQUIRE(tensors->size() == 1U);
   BOOST_TEST(((*tensors)[0].shape == std::array<std::int64_t, 3>{3, 56, 48}));
@@ -80,11 +80,11 @@ BOOST_AUTO_TEST_CASE(a_request_changes_fields_and_may_not_invent_some) {
       {{"do_pan_and_scan", true}, {"pan_and_scan_min_crop_size", 10}, {"do_normalize", false}});
   BOOST_REQUIRE(changed.ok());
   BOOST_TEST(changed->settings().width == 8);
-  const auto tensors = changed->process(grey_picture(100, 40));
+  const auto tensors = changed->process(grey_image(100, 40));
   BOOST_REQUIRE(tensors.ok());
-  BOOST_TEST(tensors->size() == 4U);  // the picture, then 100 / 40 + 0.5 parts
+  BOOST_TEST(tensors->size() == 4U);  // the image, then 100 / 40 + 0.5 parts
   BOOST_TEST((*tensors)[3].values()[5] == 51 * static_cast<float>(1.0 / 255));
-  BOOST_TEST(processor->process(grey_picture(100, 40))->size() == 1U);
+  BOOST_TEST(processor->process(grey_image(100, 40))->size() == 1U);
   BOOST_TEST(kwargs_error(nullptr) == "");
   BOOST_TEST(kwargs_error({{"crop", 1}}) == "mm_processor_kwargs: the field crop is not known");
   BOOST_TEST(kwargs_error({{"image_seq_length", 1}}) ==
@@ -96,10 +96,10 @@ BOOST_AUTO_TEST_CASE(a_request_changes_fields_and_may_not_invent_some) {
   BOOST_TEST(kwargs_error("text") == "mm_processor_kwargs is not a JSON object");
 }
 
-BOOST_AUTO_TEST_CASE(without_resizing_the_tensor_has_the_pictures_size) {
+BOOST_AUTO_TEST_CASE(without_resizing_the_tensor_has_the_images_size) {
   const auto processor = ImageProcessor::parse(
       R"({"do_resize": false, "do_rescale": false, "do_normalize": false})", "config");
-  const auto tensors = processor->process(grey_picture(5, 3));
+  const auto tensors = processor->process(grey_image(5, 3));
   BOOST_TEST(((*tensors)[0].shape == std::array<std::int64_t, 3>{3, 3, 5}));
   BOOST_TEST((*tensors)[0].values()[0] == 51.0F);
   BOOST_TEST(!processor->process(Image{}).ok());
@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(a_part_without_pixels_is_an_error) {
   const auto boxes = pan_and_scan_boxes(5, 1, {true, 1, 4, 1.0});
   BOOST_REQUIRE(!boxes.ok());
   BOOST_TEST(boxes.error().message ==
-             "pan and scan: part 4 of 4 of a picture of 5x1 pixels is empty");
+             "pan and scan: part 4 of 4 of an image of 5x1 pixels is empty");
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_may_have_the_processor_in_either_file) {

@@ -11,7 +11,7 @@ using namespace troupe;
 
 namespace {
 
-Image random_picture(std::mt19937& random, std::int32_t width, std::int32_t height) {
+Image random_image(std::mt19937& random, std::int32_t width, std::int32_t height) {
   Image image{width, height, {}};
   image.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
   for (std::uint8_t& byte : image.rgb) byte = static_cast<std::uint8_t>(random());
@@ -38,8 +38,8 @@ AxisWeights random_weights(std::mt19937& random, std::int32_t in_size, std::size
 std::vector<std::uint8_t> filtered(const PixelRows& rows, std::size_t row_bytes,
                                    const ResizePasses& passes, ResizeCode code) {
   std::vector<std::uint8_t> out;
-  filter_picture(rows, passes, code,
-                 [&](const std::uint8_t* row) { out.insert(out.end(), row, row + row_bytes); });
+  filter_image(rows, passes, code,
+               [&](const std::uint8_t* row) { out.insert(out.end(), row, row + row_bytes); });
   return out;
 }
 
@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(all_codes_give_the_same_bytes) {
     const std::int32_t out_size = size();
     const int bits = round % 2 == 0 ? 22 : 14;
     // Exactly as long as needed: the address sanitizer sees reads behind it.
-    const Image image = random_picture(random, size(), size());
+    const Image image = random_image(random, size(), size());
     const PixelRows rows{image.rgb.data(), image.rgb.data() + image.rgb.size(),
                          static_cast<std::size_t>(image.width) * 3, image.width, image.height};
     const auto num_outputs = static_cast<std::size_t>(out_size);
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(both_passes_in_one_give_what_one_after_the_other_gives) {
   std::mt19937 random(3);
   for (int round = 0; round < 100; ++round) {
     const auto size = [&] { return static_cast<std::int32_t>(1 + random() % 150); };
-    const Image image = random_picture(random, size(), size());
+    const Image image = random_image(random, size(), size());
     const PixelRows rows{image.rgb.data(), image.rgb.data() + image.rgb.size(),
                          static_cast<std::size_t>(image.width) * 3, image.width, image.height};
     const std::int32_t width = size();
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(both_passes_in_one_give_what_one_after_the_other_gives) {
 BOOST_AUTO_TEST_CASE(channels_are_taken_apart_without_a_byte_beyond_them) {
   std::mt19937 random(4);
   for (std::size_t num_pixels = 0; num_pixels < 70; ++num_pixels) {
-    const Image image = random_picture(random, static_cast<std::int32_t>(num_pixels), 1);
+    const Image image = random_image(random, static_cast<std::int32_t>(num_pixels), 1);
     std::array<std::vector<std::uint8_t>, 3> expected;
     for (std::size_t i = 0; i < image.rgb.size(); ++i) expected[i % 3].push_back(image.rgb[i]);
     for (const ResizeCode code : resize_codes()) {
@@ -118,9 +118,9 @@ BOOST_AUTO_TEST_CASE(channels_are_taken_apart_without_a_byte_beyond_them) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_part_is_resized_as_a_picture_of_its_own) {
+BOOST_AUTO_TEST_CASE(a_part_is_resized_as_an_image_of_its_own) {
   std::mt19937 random(2);
-  const Image image = random_picture(random, 50, 40);
+  const Image image = random_image(random, 50, 40);
   const ImageBox box{7, 3, 40, 40};
   Image part{33, 37, {}};
   for (std::size_t y = 3; y < 40; ++y)

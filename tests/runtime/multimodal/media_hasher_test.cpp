@@ -60,14 +60,14 @@ BOOST_AUTO_TEST_CASE(the_servers_kwargs_count_with_those_of_the_request) {
              R"({"a":1,"size":{"height":5,"width":3},"b":4})");
 }
 
-BOOST_AUTO_TEST_CASE(no_picture_has_the_identifier_of_a_part) {
+BOOST_AUTO_TEST_CASE(no_image_has_the_identifier_of_a_part) {
   BOOST_TEST(part_identifier("a", 0) == "a");
   BOOST_TEST(part_identifier("a", 12) == "a~part12");
-  BOOST_TEST(picture_of_part("a~part12") == "a");
-  BOOST_TEST(picture_of_part("a~part1~part2") == "a~part1");
+  BOOST_TEST(image_of_part("a~part12") == "a");
+  BOOST_TEST(image_of_part("a~part1~part2") == "a~part1");
   for (const char* uuid : {"a", "a-1", "1", "", "part1", "a~part", "a~part1b",
                            "550e8400-e29b-41d4-a716-446655440000"}) {
-    BOOST_TEST(picture_of_part(uuid) == uuid);
+    BOOST_TEST(image_of_part(uuid) == uuid);
     if (*uuid != 0) BOOST_TEST(identifier(uuid, "") == uuid);
   }
   for (const char* uuid : {"a~part1", "~part0", "a~part1~part2"})

@@ -22,7 +22,7 @@ struct Folders {
   Folders() : root(fs::temp_directory_path() / ("media_" + std::to_string(::getpid()))) {
     fs::create_directories(root / "open" / "deep");
     fs::create_directories(root / "open but not");
-    write("open/a b.png", "picture");
+    write("open/a b.png", "image");
     write("open/deep/c.png", "deep");
     write("open but not/d.png", "secret");
     fs::create_symlink(root / "open but not" / "d.png", root / "open" / "link.png");
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(files_below_the_folder_are_read_and_no_others) {
   const Folders folders;
   const MediaLoader loader =
       MediaLoader::create({.local_folder = folders.root / "open", .max_bytes = 7}).value();
-  BOOST_TEST(text_of(loader.load(folders.url("open/a%20b.png"))) == "picture");
+  BOOST_TEST(text_of(loader.load(folders.url("open/a%20b.png"))) == "image");
   BOOST_TEST(text_of(loader.load(folders.url("open/deep/../deep/c.png"))) == "deep");
   BOOST_TEST(text_of(loader.load(folders.url("open/inside.png"))) == "deep");
   const std::string outside = "error: the file is not below allowed-local-media-path";
@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(what_the_operator_has_not_allowed_is_refused_by_the_option)
   BOOST_TEST(text_of(loader.load("file:///etc/hostname")) ==
              "error: files may not be named (allowed-local-media-path)");
   BOOST_TEST(text_of(loader.load("http://127.0.0.1:1/a.png")) ==
-             "error: pictures may not be fetched from other hosts (allowed-media-domains)");
+             "error: images may not be fetched from other hosts (allowed-media-domains)");
   BOOST_TEST(text_of(loader.load("gopher://a/b")).find("gopher://a/b is not supported") !=
              std::string::npos);
   BOOST_TEST(text_of(loader.load("data:text/plain;base64,aGk=")) == "hi");
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(a_name_that_leads_into_the_own_network_is_not_connected_to)
 }
 
 BOOST_AUTO_TEST_CASE(files_of_other_hosts_may_be_fetched_before_they_are_taken) {
-  const Host host("picture");
+  const Host host("image");
   const MediaLoader loader =
       MediaLoader::create({.domains = {"127.0.0.1"}, .timeout_s = 200}).value();
   BOOST_TEST(loader.fetches());
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(what_all_requests_have_fetched_has_a_limit_while_it_is_need
   BOOST_REQUIRE(!refused.at(b).ok());
   BOOST_TEST((refused.at(b).error().code == ErrorCode::kUnavailable));
   BOOST_TEST(refused.at(b).error().message ==
-             "the pictures that are fetched at once have more than 100 bytes in all, the limit");
+             "the images that are fetched at once have more than 100 bytes in all, the limit");
   held.clear();
   BOOST_TEST(loader.fetch_all(second, {}).at(b).ok());
 }

@@ -13,7 +13,7 @@ using Encoder = EncoderCoordinator::Encoder;
 
 const std::vector<Encoder> kThree = {{"encoder-0", 1}, {"encoder-1", 2}, {"encoder-2", 3}};
 
-std::string picture(int number) { return "picture " + std::to_string(number); }
+std::string image(int number) { return "image " + std::to_string(number); }
 
 BOOST_AUTO_TEST_CASE(an_item_goes_where_its_output_is) {
   EncoderCoordinator coordinator;
@@ -41,15 +41,15 @@ BOOST_AUTO_TEST_CASE(all_processes_choose_the_same_encoder_and_the_others_keep_t
   another.set_encoders(std::vector<Encoder>{{"encoder-2", 9}, {"encoder-0", 7}, {"encoder-1", 8}});
   std::map<std::uint64_t, int> counts;
   for (int i = 0; i < 300; ++i) {
-    const std::uint64_t chosen = one.choose(picture(i))->encoder;
-    BOOST_TEST(another.choose(picture(i))->encoder == chosen + 6);
+    const std::uint64_t chosen = one.choose(image(i))->encoder;
+    BOOST_TEST(another.choose(image(i))->encoder == chosen + 6);
     ++counts[chosen];
   }
   for (const auto& [encoder, count] : counts) BOOST_TEST(count > 60);
   another.set_encoders(std::vector<Encoder>{{"encoder-0", 7}, {"encoder-1", 8}});
   for (int i = 0; i < 300; ++i) {
-    const std::uint64_t before = one.choose(picture(i))->encoder;
-    if (before != 3) BOOST_TEST(another.choose(picture(i))->encoder == before + 6);
+    const std::uint64_t before = one.choose(image(i))->encoder;
+    if (before != 3) BOOST_TEST(another.choose(image(i))->encoder == before + 6);
   }
 }
 

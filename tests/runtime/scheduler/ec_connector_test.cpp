@@ -46,12 +46,12 @@ class ToldConnector final : public ECConnector {
   std::vector<ECConnectorOutput> reports;
 };
 
-/// Pictures have four embeddings; a step encodes `max_embeds` of them.
-struct PictureEngine {
+/// Images have four embeddings; a step encodes `max_embeds` of them.
+struct ImageEngine {
   static constexpr std::int32_t kEmbeds = 4;
 
-  explicit PictureEngine(std::int32_t max_embeds = kEmbeds, std::int32_t capacity = 64,
-                         std::int32_t max_tokens = 64, bool encode_ahead = false)
+  explicit ImageEngine(std::int32_t max_embeds = kEmbeds, std::int32_t capacity = 64,
+                       std::int32_t max_tokens = 64, bool encode_ahead = false)
       : encoder_manager({.capacity = capacity}), encoder_port(encoder_manager) {
     KVCacheSettings settings;
     settings.groups = {KVCacheGroup{.spec = {.block_size = 4}}};
@@ -68,8 +68,8 @@ struct PictureEngine {
     config.encode_ahead = encode_ahead;
     scheduler.emplace(config, *port, &encoder_port, nullptr, &connector);
   }
-  /// Each of the letters is a picture; three tokens of text come before each of them.
-  RequestId add(const std::string& pictures, std::int32_t max_tokens = 1) {
+  /// Each of the letters is an image; three tokens of text come before each of them.
+  RequestId add(const std::string& images, std::int32_t max_tokens = 1) {
     EngineCoreRequest request;
     request.id = RequestId{++last_id};
     request.params.max_tokens = max_tokens;
@@ -78,10 +78,10 @@ struct PictureEngine {
       for (int i = 0; i < 3; ++i)
         tokens.push_back(static_cast<TokenId>(last_id * 100 + tokens.size()));
     };
-    for (const char picture : pictures) {
+    for (const char image : images) {
       text();
       request.mm_features.push_back({.modality = "image",
-                                     .identifier = std::string(1, picture),
+                                     .identifier = std::string(1, image),
                                      .offset = static_cast<std::int32_t>(tokens.size()),
                                      .length = kEmbeds,
                                      .data = std::make_shared<const std::vector<char>>(1)});
@@ -127,12 +127,12 @@ struct PictureEngine {
 };
 
 BOOST_AUTO_TEST_CASE(what_the_connector_has_is_loaded_and_costs_no_encoder_budget) {
-  PictureEngine engine;
+  ImageEngine engine;
   engine.connector.stored = {"b", "c"};
   engine.add("abc");
   engine.add("d");
   const SchedulerOutput first = engine.plan();
-  BOOST_TEST(PictureEngine::encoded(first) == "1.0 ");
+  BOOST_TEST(ImageEngine::encoded(first) == "1.0 ");
   BOOST_TEST(first.ec_connector_metadata == "1b 1c ");
   // The second request's image has to wait for a step with budget; its text does not.
   BOOST_TEST((first.num_scheduled_tokens == std::vector<std::int32_t>{24, 3}));
@@ -140,33 +140,33 @@ BOOST_AUTO_TEST_CASE(what_the_connector_has_is_loaded_and_costs_no_encoder_budge
   BOOST_TEST(
       (outputs.stats->encoder_transfer == EncoderTransferStats{.num_queries = 3, .num_hits = 2}));
   const SchedulerOutput second = engine.plan();
-  BOOST_TEST(PictureEngine::encoded(second) == "2.0 ");
+  BOOST_TEST(ImageEngine::encoded(second) == "2.0 ");
   BOOST_TEST(second.ec_connector_metadata.empty());
   engine.finish(second);
   BOOST_TEST(engine.encoder_cache_is_free());
 }
 
-BOOST_AUTO_TEST_CASE(a_picture_larger_than_the_budget_is_loaded_but_not_without_room) {
-  PictureEngine engine(/*max_embeds=*/1);
+BOOST_AUTO_TEST_CASE(an_image_larger_than_the_budget_is_loaded_but_not_without_room) {
+  ImageEngine engine(/*max_embeds=*/1);
   engine.connector.stored = {"a"};
   engine.add("a");
   BOOST_TEST(engine.plan().ec_connector_metadata == "1a ");
-  PictureEngine full(4, /*capacity=*/6);
+  ImageEngine full(4, /*capacity=*/6);
   full.connector.stored = {"a", "b"};
   full.add("ab");
   const SchedulerOutput step = full.plan();
   BOOST_TEST(step.ec_connector_metadata == "1a ");
-  BOOST_TEST(step.num_scheduled_tokens.at(0) == 10);  // up to the second picture
+  BOOST_TEST(step.num_scheduled_tokens.at(0) == 10);  // up to the second image
 }
 
 BOOST_AUTO_TEST_CASE(one_output_is_loaded_once_for_all_of_its_items) {
-  PictureEngine engine;
+  ImageEngine engine;
   engine.connector.stored = {"a"};
   engine.add("aa");
   engine.add("a");
   const SchedulerOutput step = engine.plan();
   BOOST_TEST(step.ec_connector_metadata == "1a ");
-  BOOST_TEST(PictureEngine::encoded(step).empty());
+  BOOST_TEST(ImageEngine::encoded(step).empty());
   BOOST_TEST((step.num_scheduled_tokens == std::vector<std::int32_t>{17, 10}));
   engine.finish(step);
   BOOST_TEST(engine.encoder_cache_is_free());
@@ -174,19 +174,19 @@ BOOST_AUTO_TEST_CASE(one_output_is_loaded_once_for_all_of_its_items) {
   engine.add("a");
   const SchedulerOutput next = engine.plan();
   BOOST_TEST(next.ec_connector_metadata.empty());
-  BOOST_TEST(PictureEngine::encoded(next).empty());
+  BOOST_TEST(ImageEngine::encoded(next).empty());
 }
 
 BOOST_AUTO_TEST_CASE(a_request_waits_for_an_answer_and_others_do_not) {
-  PictureEngine engine;
+  ImageEngine engine;
   engine.connector.unknown = {"a"};
   const RequestId first = engine.add("a");
   BOOST_TEST(engine.connector.num_queries.at("a") == 1);  // when it arrives
   engine.add("b");
-  // Its text is computed, nothing of the picture.
+  // Its text is computed, nothing of the image.
   SchedulerOutput step = engine.plan();
   BOOST_TEST((step.num_scheduled_tokens == std::vector<std::int32_t>{3, 10}));
-  BOOST_TEST(PictureEngine::encoded(step) == "2.0 ");
+  BOOST_TEST(ImageEngine::encoded(step) == "2.0 ");
   BOOST_TEST(engine.scheduler->awaits_connector());
   engine.finish(step);
   step = engine.plan();
@@ -201,8 +201,8 @@ BOOST_AUTO_TEST_CASE(a_request_waits_for_an_answer_and_others_do_not) {
   BOOST_TEST(!engine.scheduler->awaits_connector());
 }
 
-BOOST_AUTO_TEST_CASE(a_request_that_begins_with_an_unknown_picture_is_passed_by_others) {
-  PictureEngine engine;
+BOOST_AUTO_TEST_CASE(a_request_that_begins_with_an_unknown_image_is_passed_by_others) {
+  ImageEngine engine;
   EngineCoreRequest request;
   request.id = RequestId{77};
   request.params.max_tokens = 1;
@@ -217,23 +217,23 @@ BOOST_AUTO_TEST_CASE(a_request_that_begins_with_an_unknown_picture_is_passed_by_
   engine.connector.unknown.clear();
   step = engine.plan();
   BOOST_TEST((step.scheduled_ids == std::vector{RequestId{77}}));
-  BOOST_TEST(PictureEngine::encoded(step) == "77.0 ");
+  BOOST_TEST(ImageEngine::encoded(step) == "77.0 ");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_cached_here_needs_no_answer) {
-  PictureEngine engine;
+  ImageEngine engine;
   engine.add("a", /*max_tokens=*/1);
   engine.finish(engine.plan());
   engine.connector.unknown = {"a"};
   engine.add("a");
   const SchedulerOutput step = engine.plan();
   BOOST_TEST(step.num_scheduled_tokens.at(0) == 10);
-  BOOST_TEST(PictureEngine::encoded(step).empty());
+  BOOST_TEST(ImageEngine::encoded(step).empty());
   BOOST_TEST(step.ec_connector_metadata.empty());
 }
 
 BOOST_AUTO_TEST_CASE(reports_are_handed_on_and_what_failed_is_encoded_when_it_is_needed_again) {
-  PictureEngine engine(4, 64, /*max_tokens=*/8);
+  ImageEngine engine(4, 64, /*max_tokens=*/8);
   engine.connector.stored = {"a"};
   engine.add("a", 3);
   const SchedulerOutput step = engine.plan();
@@ -249,7 +249,7 @@ BOOST_AUTO_TEST_CASE(reports_are_handed_on_and_what_failed_is_encoded_when_it_is
   const SchedulerOutput again = engine.plan();
   BOOST_TEST(again.reset_encoder_cache);
   BOOST_TEST(again.ec_connector_metadata.empty());
-  BOOST_TEST(PictureEngine::encoded(again) == "1.0 ");
+  BOOST_TEST(ImageEngine::encoded(again) == "1.0 ");
 }
 
 /// "a": the item that a step encodes ahead; "a!": with its data.
@@ -258,13 +258,13 @@ std::string ahead(const SchedulerOutput& step) {
   return step.encode_ahead->identifier + (step.encode_ahead->data == nullptr ? "" : "!");
 }
 
-BOOST_AUTO_TEST_CASE(a_picture_is_encoded_beside_the_steps_of_others_before_its_own) {
-  PictureEngine engine(4, 64, 64, /*encode_ahead=*/true);
+BOOST_AUTO_TEST_CASE(an_image_is_encoded_beside_the_steps_of_others_before_its_own) {
+  ImageEngine engine(4, 64, 64, /*encode_ahead=*/true);
   const RequestId text = engine.add("", /*max_tokens=*/9);
   engine.finish(engine.plan());
   const RequestId seeing = engine.add("ab");
   SchedulerOutput step = engine.plan();
-  // The text before the picture needs no encoder.
+  // The text before the image needs no encoder.
   BOOST_TEST((step.scheduled_ids == std::vector{text, seeing}));
   BOOST_TEST((step.num_scheduled_tokens == std::vector<std::int32_t>{1, 3}));
   BOOST_TEST(ahead(step) == "a!");
@@ -277,12 +277,12 @@ BOOST_AUTO_TEST_CASE(a_picture_is_encoded_beside_the_steps_of_others_before_its_
                              i == 0 ? std::vector<std::string>{} : std::vector<std::string>{"a"}});
   }
   step = engine.plan();
-  BOOST_TEST(PictureEngine::encoded(step) == "2.0 ");
+  BOOST_TEST(ImageEngine::encoded(step) == "2.0 ");
   BOOST_TEST((step.num_scheduled_tokens == std::vector<std::int32_t>{1, 7}));
   BOOST_TEST(ahead(step) == "b!");
   engine.finish(step, {.encoded_ahead = {"b"}});
   step = engine.plan();
-  BOOST_TEST(PictureEngine::encoded(step) == "2.1 ");
+  BOOST_TEST(ImageEngine::encoded(step) == "2.1 ");
   BOOST_TEST(ahead(step).empty());
   engine.finish(step);
   // One that is cached or can be loaded is not encoded.
@@ -294,7 +294,7 @@ BOOST_AUTO_TEST_CASE(a_picture_is_encoded_beside_the_steps_of_others_before_its_
 }
 
 BOOST_AUTO_TEST_CASE(what_was_encoded_for_a_request_that_cannot_use_it_gives_way) {
-  PictureEngine engine(4, 64, 64, /*encode_ahead=*/true);
+  ImageEngine engine(4, 64, 64, /*encode_ahead=*/true);
   const RequestId first = engine.add("a");
   BOOST_TEST(ahead(engine.plan()) == "a!");
   // The request that needed it has finished.
@@ -310,7 +310,7 @@ BOOST_AUTO_TEST_CASE(what_was_encoded_for_a_request_that_cannot_use_it_gives_way
 }
 
 BOOST_AUTO_TEST_CASE(an_identifier_is_released_when_its_last_request_has_gone) {
-  PictureEngine engine(64);
+  ImageEngine engine(64);
   const RequestId first = engine.add("aba", 5);
   const RequestId second = engine.add("a", 5);
   engine.finish(engine.plan());
@@ -321,22 +321,22 @@ BOOST_AUTO_TEST_CASE(an_identifier_is_released_when_its_last_request_has_gone) {
   BOOST_TEST((engine.connector.released == std::vector<std::string>{"b", "a"}));
 }
 
-BOOST_AUTO_TEST_CASE(the_pictures_of_all_chunks_of_a_session_are_looked_up_and_released) {
-  PictureEngine engine(64);
-  const auto chunk = [](const std::string& picture) {
+BOOST_AUTO_TEST_CASE(the_images_of_all_chunks_of_a_session_are_looked_up_and_released) {
+  ImageEngine engine(64);
+  const auto chunk = [](const std::string& image) {
     EngineCoreRequest request;
     request.id = RequestId{5};
     request.resumable = true;
     request.params.max_tokens = 1;
     request.prompt_token_ids = {1, 7, 7, 7, 7, 2};
-    request.mm_features = {{.modality = "image", .identifier = picture, .offset = 1, .length = 4}};
+    request.mm_features = {{.modality = "image", .identifier = image, .offset = 1, .length = 4}};
     return request;
   };
   engine.connector.stored = {"b"};
   BOOST_REQUIRE(engine.scheduler->add_request(chunk("a"), 0).ok());
   BOOST_REQUIRE(engine.scheduler->add_request(chunk("b"), 0).ok());
   const SchedulerOutput first = engine.plan();
-  BOOST_TEST(PictureEngine::encoded(first) == "5.0 ");
+  BOOST_TEST(ImageEngine::encoded(first) == "5.0 ");
   engine.finish(first);
   BOOST_TEST(engine.connector.num_queries.contains("b"));
   const SchedulerOutput second = engine.plan();
@@ -351,10 +351,10 @@ BOOST_AUTO_TEST_CASE(the_pictures_of_all_chunks_of_a_session_are_looked_up_and_r
 }
 
 BOOST_AUTO_TEST_CASE(a_connector_may_delay_the_release_of_a_finished_request) {
-  PictureEngine engine(64);
+  ImageEngine engine(64);
   const RequestId id = engine.add("a", 5);
   engine.connector.delayed = {id};
-  const SchedulerOutput step = engine.plan();  // its picture is in use until the step's result
+  const SchedulerOutput step = engine.plan();  // its image is in use until the step's result
   engine.scheduler->finish_requests({&id, 1}, RequestStatus::kFinishedAborted);
   engine.finish(step);
   BOOST_TEST(!engine.encoder_cache_is_free());

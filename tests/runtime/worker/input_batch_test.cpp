@@ -212,11 +212,11 @@ BOOST_AUTO_TEST_CASE(
   computes(7, {30, 0, 0, 0});
 }
 
-BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_sequences) {
+BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_images_go_with_their_sequences) {
   NewRequestData first = request(1, 40, 0);
   first.block_ids = {{5, 6, 7}};
   first.lora = LoraRequest{.name = "poet", .int_id = 3};
-  // A picture whose tokens stand in two rows, and one that is a row of its own beside it.
+  // An image whose tokens stand in two rows, and one that is a row of its own beside it.
   first.mm_features = {{.modality = "image", .offset = 2, .length = 5, .is_embed = {0, 1, 1, 0, 1}},
                        {.modality = "image", .offset = 7, .length = 10}};
   NewRequestData second = request(2, 40, 33);
@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   BOOST_TEST(arrays.groups[0].states_before[1] == 10);
   BOOST_TEST(std::ranges::equal(std::span(arrays.groups[0].states_after, kept.size()), kept));
 
-  // Pictures that are behind the step's tokens are none of its business.
+  // Images that are behind the step's tokens are none of its business.
   SchedulerOutput next;
   next.scheduled_ids = next.cached_requests.ids = {RequestId{1}};
   next.num_scheduled_tokens = {16};
@@ -266,7 +266,7 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   BOOST_TEST(causal.forward_batch().two_way_spans.empty());
 }
 
-BOOST_AUTO_TEST_CASE(tokens_of_pictures_take_the_rows_of_the_encoder_that_are_theirs) {
+BOOST_AUTO_TEST_CASE(tokens_of_images_take_the_rows_of_the_encoder_that_are_theirs) {
   const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
   EncoderOutputs outputs = EncoderOutputs::create(*device, 16, 4).value();
   outputs.add("other", 2);

@@ -1,4 +1,4 @@
-// Gemma 3 with pictures from two GGUF files, against the folder that they were written from.
+// Gemma 3 with images from two GGUF files, against the folder that they were written from.
 #include "runtime/gguf/mmproj.hpp"
 
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "runtime/models/load_model.hpp"
 #include "runtime/multimodal/image_processor.hpp"
 #include "tests/support/gguf_writer.hpp"
-#include "tests/support/replay_picture_driver.hpp"
+#include "tests/support/replay_vision_driver.hpp"
 
 namespace troupe {
 namespace {
@@ -37,17 +37,17 @@ class GgufFolder {
   fs::path path_;
 };
 
-BOOST_AUTO_TEST_CASE(two_files_see_pictures_with_the_bits_of_the_folder) {
+BOOST_AUTO_TEST_CASE(two_files_see_images_with_the_bits_of_the_folder) {
   const GgufFolder files;
   const std::string model = files.write("model.gguf", gguf_of_model(kFolder, GgmlType::kF32));
   const SafetensorsFile arrays = SafetensorsFile::open(kGolden + "/golden.safetensors").value();
-  const std::vector<PictureCase> cases = read_picture_cases(kGolden);
-  PictureDriver folder(kFolder.string(), "auto");
+  const std::vector<VisionCase> cases = read_vision_cases(kGolden);
+  VisionDriver folder(kFolder.string(), "auto");
   const auto logits = folder.prefill(cases);
   for (const bool swaps_mlp : {false, true}) {
     const std::string mmproj =
         files.write("mmproj.gguf", mmproj_of_model(kFolder, {.swaps_mlp = swaps_mlp}));
-    PictureDriver driver(model, "auto", {.dtype = "float32", .mmproj = mmproj});
+    VisionDriver driver(model, "auto", {.dtype = "float32", .mmproj = mmproj});
     BOOST_TEST(driver.model().sees_items_both_ways());
     for (const std::string number : {"0", "1", "2"}) {
       const auto pixels = golden_floats(arrays, "pixel_values." + number);
@@ -57,7 +57,7 @@ BOOST_AUTO_TEST_CASE(two_files_see_pictures_with_the_bits_of_the_folder) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(the_files_say_of_pictures_what_the_folder_says) {
+BOOST_AUTO_TEST_CASE(the_files_say_of_images_what_the_folder_says) {
   const GgufFolder files;
   const std::string model = files.write("model.gguf", gguf_of_model(kFolder, GgmlType::kF32));
   const std::string mmproj = files.write("mmproj.gguf", mmproj_of_model(kFolder));
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(the_files_say_of_pictures_what_the_folder_says) {
   BOOST_TEST(!load_model_config(model).value().vision.has_value());
 }
 
-BOOST_AUTO_TEST_CASE(without_a_token_for_pictures_an_unused_one_stands_for_them) {
+BOOST_AUTO_TEST_CASE(without_a_token_for_images_an_unused_one_stands_for_them) {
   const GgufFolder files;
   const std::string mmproj = files.write("mmproj.gguf", mmproj_of_model(kFolder));
   const auto soft = [&](const std::string& replaced) {
@@ -106,11 +106,11 @@ BOOST_AUTO_TEST_CASE(files_that_do_not_go_together_are_refused_by_name) {
   BOOST_TEST(error_of(kFolder.string(), mmproj).find("is a folder, which has its encoder itself") !=
              std::string::npos);
   BOOST_TEST(error_of(model, model) ==
-             "model.gguf: general.architecture is gemma3, that of an encoder of pictures is clip");
+             "model.gguf: general.architecture is gemma3, that of a vision encoder is clip");
   const std::string llama = files.write(
       "llama.gguf", gguf_of_model(TROUPE_GOLDEN_DIR "/models/models/llama", GgmlType::kF32));
   BOOST_TEST(error_of(llama, mmproj) ==
-             "mmproj is " + mmproj + ", but LlamaForCausalLM takes no pictures here");
+             "mmproj is " + mmproj + ", but LlamaForCausalLM takes no images here");
   const auto changed = [&](const MmprojChanges& changes) {
     return error_of(model, files.write("other.gguf", mmproj_of_model(kFolder, changes)));
   };
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(files_that_do_not_go_together_are_refused_by_name) {
                writer.add_flag("clip.has_audio_encoder", false);
              }}) == "");
   BOOST_TEST(ImageProcessor::load(model).error().message ==
-             "model.gguf: general.architecture is gemma3, that of an encoder of pictures is clip");
+             "model.gguf: general.architecture is gemma3, that of a vision encoder is clip");
 }
 
 BOOST_AUTO_TEST_CASE(a_tensor_of_an_encoders_file_that_no_one_uses_is_refused) {

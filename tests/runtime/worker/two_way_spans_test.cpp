@@ -1,4 +1,4 @@
-// Gemma 3 with pictures: its encoder, rows in place of embeddings, and tokens that see each other.
+// Gemma 3 with images: its encoder, rows in place of embeddings, and tokens that see each other.
 // Against transformers, with and without the spans.
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tests/support/replay_models_driver.hpp"
-#include "tests/support/replay_picture_driver.hpp"
+#include "tests/support/replay_vision_driver.hpp"
 
 namespace troupe {
 namespace {
@@ -16,9 +16,9 @@ const std::string kModel = TROUPE_GOLDEN_DIR "/models/models/gemma3";
 const std::string kGolden = TROUPE_GOLDEN_DIR "/models/goldens/gemma3";
 
 /// All cases, `causal`: as if no token saw one behind it.
-std::vector<PictureCase> read_cases(bool causal) {
-  std::vector<PictureCase> cases = read_picture_cases(kGolden, causal ? "causal_" : "");
-  for (PictureCase& one : cases)
+std::vector<VisionCase> read_cases(bool causal) {
+  std::vector<VisionCase> cases = read_vision_cases(kGolden, causal ? "causal_" : "");
+  for (VisionCase& one : cases)
     if (causal) one.spans.clear();
   return cases;
 }
@@ -26,7 +26,7 @@ std::vector<PictureCase> read_cases(bool causal) {
 BOOST_AUTO_TEST_CASE(the_encoder_makes_the_rows_of_the_reference_by_every_instruction_set) {
   const SafetensorsFile arrays = SafetensorsFile::open(kGolden + "/golden.safetensors").value();
   for (const std::string& isa : available_isas()) {
-    PictureDriver gemma(kModel, isa);
+    VisionDriver gemma(kModel, isa);
     BOOST_TEST(gemma.model().sees_items_both_ways());
     BOOST_TEST(gemma.model().max_item_rows() == 4);
     for (const std::string number : {"0", "1", "2"}) {
@@ -40,56 +40,56 @@ BOOST_AUTO_TEST_CASE(the_encoder_makes_the_rows_of_the_reference_by_every_instru
 BOOST_AUTO_TEST_CASE(the_encoder_in_bfloat16_is_close_to_the_reference_by_every_instruction_set) {
   const SafetensorsFile arrays = SafetensorsFile::open(kGolden + "/golden.safetensors").value();
   for (const std::string& isa : available_isas()) {
-    PictureDriver gemma(kModel, isa, {.dtype = "bfloat16"});
+    VisionDriver gemma(kModel, isa, {.dtype = "bfloat16"});
     for (const std::string number : {"0", "1", "2"}) {
       const auto rows = gemma.encode(golden_floats(arrays, "pixel_values." + number), 56);
       const auto want = golden_floats(arrays, "projector." + number);
       const float largest = std::abs(
           *std::ranges::max_element(want, {}, [](float value) { return std::abs(value); }));
-      BOOST_TEST(largest_error(rows, want) < 0.03f * largest, isa << ", picture " << number);
+      BOOST_TEST(largest_error(rows, want) < 0.03f * largest, isa << ", image " << number);
     }
   }
 }
 
-BOOST_AUTO_TEST_CASE(pictures_that_the_encoder_cannot_take_are_refused_by_shape) {
-  PictureDriver gemma(kModel, "auto");
+BOOST_AUTO_TEST_CASE(images_that_the_encoder_cannot_take_are_refused_by_shape) {
+  VisionDriver gemma(kModel, "auto");
   const std::int64_t shape[] = {3, 56, 42};
   EncoderItem item{.modality = "image", .shape = shape, .num_rows = 4};
   BOOST_TEST(gemma.model().check_item(item).error().message ==
-             "a picture has the shape [3, 56, 42], the model's encoder takes [3, 56, 56]");
+             "an image has the shape [3, 56, 42], the model's encoder takes [3, 56, 56]");
   const std::int64_t right[] = {3, 56, 56};
   item.shape = right;
   item.num_rows = 5;
   BOOST_TEST(gemma.model().check_item(item).error().message ==
-             "a picture stands for 5 tokens, the model's encoder makes 4");
+             "an image stands for 5 tokens, the model's encoder makes 4");
   item.modality = "audio";
   BOOST_TEST(gemma.model().check_item(item).error().message ==
              "the model has no encoder for items of modality audio");
 }
 
-BOOST_AUTO_TEST_CASE(pictures_are_seen_as_the_reference_sees_them_by_every_instruction_set) {
+BOOST_AUTO_TEST_CASE(images_are_seen_as_the_reference_sees_them_by_every_instruction_set) {
   const std::vector<std::string> isas = available_isas();
   for (const bool causal : {false, true}) {
-    const std::vector<PictureCase> cases = read_cases(causal);
+    const std::vector<VisionCase> cases = read_cases(causal);
     BOOST_TEST(cases.size() >= 6u);
     for (const std::string& isa : isas) {
-      PictureDriver gemma(kModel, isa);
-      for (const PictureCase& one : cases)
+      VisionDriver gemma(kModel, isa);
+      for (const VisionCase& one : cases)
         BOOST_TEST(gemma.replay(one, isa == isas.back() ? SIZE_MAX : 8) == "",
                    isa << ", " << one.name << (causal ? ", causal" : ""));
     }
   }
 }
 
-BOOST_AUTO_TEST_CASE(pictures_have_the_same_bits_alone_in_batches_and_in_chunks) {
-  PictureDriver gemma(kModel, "auto");
-  const std::vector<PictureCase> cases = read_cases(/*causal=*/false);
+BOOST_AUTO_TEST_CASE(images_have_the_same_bits_alone_in_batches_and_in_chunks) {
+  VisionDriver gemma(kModel, "auto");
+  const std::vector<VisionCase> cases = read_cases(/*causal=*/false);
   const std::vector<std::vector<float>> alone = gemma.prefill(cases);
-  // All at once, each of them up to the end of its first picture, and then the rest.
+  // All at once, each of them up to the end of its first image, and then the rest.
   std::vector<std::int32_t> rows;
   std::vector<std::int32_t> ends;
   gemma.clear();
-  for (const PictureCase& one : cases) {
+  for (const VisionCase& one : cases) {
     rows.push_back(gemma.add_sequence(one.size()));
     ends.push_back(one.spans.empty() ? 1 : one.spans.front().end);
     gemma.add(one, 0, ends.back(), rows.back());
@@ -109,8 +109,8 @@ BOOST_AUTO_TEST_CASE(what_a_model_has_not_is_refused_by_name) {
       load_model(TROUPE_GOLDEN_DIR "/models/models/llama", *device, {.dtype = "float32"}, {})
           .value();
   BOOST_TEST(!loaded.model->sees_items_both_ways());
-  const EncoderItem picture{.modality = "image", .num_rows = 4};
-  BOOST_TEST(loaded.model->check_item(picture).error().message ==
+  const EncoderItem image{.modality = "image", .num_rows = 4};
+  BOOST_TEST(loaded.model->check_item(image).error().message ==
              "the model has no encoder, it cannot take image inputs");
   BOOST_TEST(loaded.model->max_item_rows() == 0);
 }

@@ -54,7 +54,7 @@ struct Chat {
   }
 };
 
-BOOST_AUTO_TEST_CASE(a_picture_stands_before_the_next_message_and_stays_there) {
+BOOST_AUTO_TEST_CASE(an_image_stands_before_the_next_message_and_stays_there) {
   Chat chat;
   chat.conversation.attach("data:a");
   chat.conversation.attach("data:b");
@@ -74,10 +74,10 @@ BOOST_AUTO_TEST_CASE(a_picture_stands_before_the_next_message_and_stays_there) {
 }
 
 BOOST_AUTO_TEST_CASE(a_file_becomes_a_data_url) {
-  BOOST_TEST(picture_file_url(TROUPE_GOLDEN_DIR "/images/tiny.png")
+  BOOST_TEST(image_file_url(TROUPE_GOLDEN_DIR "/images/tiny.png")
                  .value()
                  .starts_with("data:image/*;base64,iVBORw0KGgo"));
-  BOOST_TEST(!picture_file_url("/no/such/file").ok());
+  BOOST_TEST(!image_file_url("/no/such/file").ok());
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_is_part_of_what_is_asked_next) {

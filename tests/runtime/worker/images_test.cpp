@@ -1,29 +1,29 @@
-// Prompts with pictures through a worker: the same bits alone, in batches, in chunks, behind shared
+// Prompts with images through a worker: the same bits alone, in batches, in chunks, behind shared
 // prefixes, after preemptions, and with few rows for the encoder's outputs.
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
-#include "tests/support/replay_pictures.hpp"
+#include "tests/support/replay_vision.hpp"
 
 namespace troupe {
 namespace {
 
 const std::string kModel = TROUPE_GOLDEN_DIR "/models/models/gemma3";
 
-std::vector<DriverJob> picture_jobs() {
+std::vector<DriverJob> image_jobs() {
   std::vector<DriverJob> jobs;
-  const PicturePrompts prompts(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3");
-  for (const PicturePrompt& one : prompts.all()) jobs.push_back(one.job);
-  // Another picture behind the same tokens.
+  const ImagePrompts prompts(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3");
+  for (const ImagePrompt& one : prompts.all()) jobs.push_back(one.job);
+  // Another image behind the same tokens.
   jobs.push_back(jobs.front());
   jobs.back().items.front() = jobs[2].items.front();
   jobs.back().items.front().offset = jobs.front().items.front().offset;
   return jobs;
 }
 
-BOOST_AUTO_TEST_CASE(pictures_have_the_same_bits_whatever_the_schedule) {
-  const std::vector<DriverJob> jobs = picture_jobs();
+BOOST_AUTO_TEST_CASE(images_have_the_same_bits_whatever_the_schedule) {
+  const std::vector<DriverJob> jobs = image_jobs();
   for (const std::string dtype : {"float32", "bfloat16"}) {
     const DriverModelOptions options{.folder = kModel, .dtype = dtype};
     DrivenRunner first = load_driven_runner(options);

@@ -1,4 +1,4 @@
-// bench_pictures FOLDER SECONDS FILE...: pictures per second of CPU time on one thread, from a
+// bench_images FOLDER SECONDS FILE...: images per second of CPU time on one thread, from a
 // file's bytes to the pixel values that the model in FOLDER takes.
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fputs("usage: bench_pictures FOLDER SECONDS FILE...\n", stderr);
+    std::fputs("usage: bench_images FOLDER SECONDS FILE...\n", stderr);
     return 2;
   }
   const auto processor = troupe::ImageProcessor::load(argv[1]);

@@ -1,7 +1,7 @@
-// The cases with pictures of a model that sees: files -> pixels and tokens -> encoder -> greedy
+// The cases with images of a model that sees: files -> pixels and tokens -> encoder -> greedy
 // tokens and logits, in float32.
 
-#include "tests/support/replay_pictures.hpp"
+#include "tests/support/replay_vision.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "messages/encoder_input.hpp"
 #include "runtime/base/file.hpp"
 #include "runtime/models/model_config.hpp"
-#include "runtime/processors/picture_format.hpp"
+#include "runtime/processors/image_token_format.hpp"
 
 namespace troupe {
 namespace {
@@ -19,8 +19,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr float kPictureTolerance = 1e-3f;  // of logits
-constexpr float kPixelTolerance = 2e-6f;    // pixel values are within [-1, 1]
+constexpr float kImageTolerance = 1e-3f;  // of logits
+constexpr float kPixelTolerance = 2e-6f;  // pixel values are within [-1, 1]
 
 template <class T>
 T value_or_throw(Result<T> result) {
@@ -47,28 +47,28 @@ std::vector<std::int32_t> places_of(std::span<const MultiModalFeature> items) {
 
 }  // namespace
 
-PicturePrompts::PicturePrompts(const fs::path& model, const fs::path& golden)
+ImagePrompts::ImagePrompts(const fs::path& model, const fs::path& golden)
     : golden_(json::parse(value_or_throw(read_file(golden / "golden.json")))),
       arrays_(value_or_throw(SafetensorsFile::open(golden / "golden.safetensors"))) {
   const ModelConfig config = value_or_throw(load_model_config(model));
   const auto tokenizer = value_or_throw(Tokenizer::load(model));
-  if (!config.image_tokens) throw std::runtime_error(model.string() + " takes no pictures");
-  // The pictures are beside the golden, or those that several use.
+  if (!config.image_tokens) throw std::runtime_error(model.string() + " takes no images");
+  // The images are beside the golden, or those that several use.
   const fs::path folder =
       fs::canonical(fs::exists(golden / "images") ? golden : golden / ".." / ".." / "..");
-  const auto inputs = value_or_throw(PictureInputs::load(
-      model, value_or_throw(picture_format(*config.image_tokens, *tokenizer)),
+  const auto inputs = value_or_throw(ImageInputs::load(
+      model, value_or_throw(image_token_format(*config.image_tokens, *tokenizer)),
       {.loader = {.local_folder = folder},
-       .cache =
-           value_or_throw(make_picture_cache({.kind = "processor_only", .max_bytes = 1 << 20}))}));
+       .cache = value_or_throw(
+           make_processor_cache({.kind = "processor_only", .max_bytes = 1 << 20}))}));
   for (const json& entry : golden_.at("cases")) {
-    std::vector<PictureSource> sources;
+    std::vector<ImageSource> sources;
     for (const json& file : entry.at("images"))
       sources.push_back(
           {.url = "file://" + folder.string() + "/" + file.get<std::string>(), .uuid = {}});
     auto expanded =
         value_or_throw(inputs->expand(entry.at("text").get<std::string>(), sources, {}, {}));
-    PicturePrompt& one = cases_.emplace_back();
+    ImagePrompt& one = cases_.emplace_back();
     one.name = entry.at("name");
     one.job.prompt = value_or_throw(
         tokenizer->encode(expanded.text, entry.at("add_special_tokens").get<bool>()));
@@ -83,14 +83,14 @@ PicturePrompts::PicturePrompts(const fs::path& model, const fs::path& golden)
   }
 }
 
-std::string PicturePrompts::input_difference(std::size_t index) const {
+std::string ImagePrompts::input_difference(std::size_t index) const {
   const json& entry = golden_.at("cases")[index];
-  const PicturePrompt& one = cases_[index];
+  const ImagePrompt& one = cases_[index];
   if (one.job.prompt != entry.at("prompt_token_ids").get<std::vector<TokenId>>())
     return "the prompt has other tokens";
   if (places_of(one.job.items) !=
       entry.at("image_token_positions").get<std::vector<std::int32_t>>())
-    return "the pictures have other places";
+    return "the images have other places";
   for (std::size_t i = 0; i < one.job.items.size(); ++i) {
     const json& images = golden_.at("images");
     const auto image = std::ranges::find_if(
@@ -100,13 +100,13 @@ std::string PicturePrompts::input_difference(std::size_t index) const {
     const float difference =
         found ? largest_of(found->values, arrays_.find(name)->elements<float>()) : INFINITY;
     if (!(difference <= kPixelTolerance))
-      return "pixels of picture " + std::to_string(i) + " differ by " + std::to_string(difference);
+      return "pixels of image " + std::to_string(i) + " differ by " + std::to_string(difference);
   }
   return {};
 }
 
-std::string PicturePrompts::output_difference(std::size_t index, const DriverResult& result) const {
-  const PicturePrompt& one = cases_[index];
+std::string ImagePrompts::output_difference(std::size_t index, const DriverResult& result) const {
+  const ImagePrompt& one = cases_[index];
   if (result.tokens != one.expected) return "greedy tokens differ";
   const auto logits = arrays_.find("case." + one.name + ".last_logits")->elements<float>();
   std::vector<float> expected(logits.begin(), logits.end());
@@ -119,11 +119,11 @@ std::string PicturePrompts::output_difference(std::size_t index, const DriverRes
     found[static_cast<std::size_t>(result.logprobs.token_ids[static_cast<std::size_t>(i)])] =
         result.logprobs.logprobs[static_cast<std::size_t>(i)];
   const float difference = largest_of(found, expected);
-  return difference <= kPictureTolerance ? "" : "logits differ by " + std::to_string(difference);
+  return difference <= kImageTolerance ? "" : "logits differ by " + std::to_string(difference);
 }
 
-void replay_pictures(const fs::path& model, const fs::path& golden, ReplayReport& report) {
-  const PicturePrompts cases(model, golden);
+void replay_vision(const fs::path& model, const fs::path& golden, ReplayReport& report) {
+  const ImagePrompts cases(model, golden);
   const std::string name = model.filename().string();
   const auto add = [&](const std::string& where, const std::string& difference) {
     report.add(difference.empty() ? "" : name + ", " + where + ": " + difference);
@@ -134,7 +134,7 @@ void replay_pictures(const fs::path& model, const fs::path& golden, ReplayReport
     jobs.push_back(cases.all()[i].job);
   }
   for (const std::string& isa : available_isas()) {
-    std::printf("  %s, %zu cases with pictures\n", isa.c_str(), jobs.size());
+    std::printf("  %s, %zu cases with images\n", isa.c_str(), jobs.size());
     DrivenRunner runner = load_driven_runner({.folder = model.string(), .isa = isa});
     const std::vector<DriverResult> results = drive(runner, jobs, {});
     for (std::size_t i = 0; i < results.size(); ++i)

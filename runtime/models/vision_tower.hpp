@@ -1,5 +1,5 @@
 #pragma once
-// What the towers of pictures share: where checkpoints keep them, and what they take.
+// What the vision towers share: where checkpoints keep them, and what they take.
 
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@
 namespace troupe {
 
 /// Prefixes of a checkpoint's tensors.
-struct PictureTowerNames {
+struct VisionTowerNames {
   std::string encoder;    ///< of "embeddings.patch_embedding.weight"
   std::string projector;  ///< of what brings its output into the decoder's embeddings
 };
@@ -21,12 +21,12 @@ struct PictureTowerNames {
 /// The tower that this rank is to load, and leaves out what of it is not used. None: the checkpoint
 /// has no encoder (which is logged if `config` has one), or this rank's stage does not use it.
 /// Errors stay in the loader: kCorrupt, the configuration has none.
-[[nodiscard]] std::optional<PictureTowerNames> find_picture_tower(const ModelConfig& config,
-                                                                  WeightLoader& loader);
+[[nodiscard]] std::optional<VisionTowerNames> find_vision_tower(const ModelConfig& config,
+                                                                WeightLoader& loader);
 
-/// Whether `item` is a picture as the encoder takes it, for so many rows. Errors: kUnsupported,
+/// Whether `item` is an image as the encoder takes it, for so many rows. Errors: kUnsupported,
 /// kInvalidArgument.
-[[nodiscard]] Result<void> check_picture(const VisionConfig& vision, std::int64_t num_rows,
-                                         const EncoderItem& item);
+[[nodiscard]] Result<void> check_image(const VisionConfig& vision, std::int64_t num_rows,
+                                       const EncoderItem& item);
 
 }  // namespace troupe

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Pictures per second of CPU time through preprocessing on one thread, beside Pillow with numpy and, where it is installed,
+"""Images per second of CPU time through preprocessing on one thread, beside Pillow with numpy and, where it is installed,
 torchvision: from a JPEG file's bytes to float32 pixel values of 896 x 896, in turns.
 
-usage: bench_pictures.py BENCH_PICTURES [ROUNDS]"""
+usage: bench_images.py BENCH_IMAGES [ROUNDS]"""
 import io
 import json
 import pathlib
@@ -28,15 +28,15 @@ def photo(width, height):
     rng = numpy.random.default_rng(width)
     y, x = numpy.mgrid[0:height, 0:width] / height
     planes = [127 + 90 * numpy.sin(9 * x * (i + 1) + 5 * y) * numpy.cos(7 * y - i) for i in range(3)]
-    picture = numpy.stack(planes, -1) + rng.normal(0, 6, (height, width, 3))
+    image = numpy.stack(planes, -1) + rng.normal(0, 6, (height, width, 3))
     out = io.BytesIO()
-    Image.fromarray(picture.clip(0, 255).astype(numpy.uint8)).save(out, "JPEG", quality=90)
+    Image.fromarray(image.clip(0, 255).astype(numpy.uint8)).save(out, "JPEG", quality=90)
     return out.getvalue()
 
 
 def with_pillow(data):
-    picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB").resize((SIDE, SIDE), Image.BILINEAR)
-    values = (numpy.asarray(picture, dtype=numpy.float32) - 127.5) / 127.5
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB").resize((SIDE, SIDE), Image.BILINEAR)
+    values = (numpy.asarray(image, dtype=numpy.float32) - 127.5) / 127.5
     return numpy.ascontiguousarray(values.transpose(2, 0, 1))
 
 
@@ -49,8 +49,8 @@ def with_torchvision():
     torch.set_num_threads(1)
 
     def process(data):
-        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-        resized = functional.resize(functional.pil_to_tensor(picture), [SIDE, SIDE], antialias=True)
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+        resized = functional.resize(functional.pil_to_tensor(image), [SIDE, SIDE], antialias=True)
         return (resized.to(torch.float32) - 127.5) / 127.5
     return process
 

@@ -3,13 +3,13 @@
 
 #include "runtime/base/result.hpp"
 #include "runtime/models/model_config.hpp"
-#include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/multimodal/image_inputs.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
 
 /// Errors: kCorrupt, the tokenizer lacks the tokens.
-[[nodiscard]] Result<PictureFormat> picture_format(const ImageTokens& tokens,
-                                                   const Tokenizer& tokenizer);
+[[nodiscard]] Result<ImageTokenFormat> image_token_format(const ImageTokens& tokens,
+                                                          const Tokenizer& tokenizer);
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
 #pragma once
-// The pictures of a prompt: loaded, decoded, made into what the model's encoder takes, and given
+// The images of a prompt: loaded, decoded, made into what the model's encoder takes, and given
 // their places among the tokens.
 
 #include <cstdint>
@@ -18,36 +18,36 @@
 #include "runtime/multimodal/image_processor.hpp"
 #include "runtime/multimodal/media_hasher.hpp"
 #include "runtime/multimodal/media_loader.hpp"
-#include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 
 namespace troupe {
 
-/// A picture as a request names it.
-struct PictureSource {
+/// An image as a request names it.
+struct ImageSource {
   std::string url;   ///< empty: it was sent before, under the same uuid
   std::string uuid;  ///< the client's name for it, or empty
 };
 
-/// How the model's prompts hold a picture.
-struct PictureFormat {
-  std::string placeholder;  ///< in the rendered text, one for each picture
-  std::string before;       ///< replaces it: before, per_picture times soft, after
+/// How the model's prompts hold an image.
+struct ImageTokenFormat {
+  std::string placeholder;  ///< in the rendered text, one for each image
+  std::string before;       ///< replaces it: before, per_image times soft, after
   std::string soft;
   std::string after;
   TokenId soft_id = 0;
-  std::int64_t per_picture = 0;
+  std::int64_t per_image = 0;
 };
 
-struct PictureInputsOptions {
+struct ImageInputsOptions {
   MediaLoaderOptions loader;
   ImageLimits limits;
-  std::size_t max_pictures = 999;  ///< of a prompt
-  std::int64_t max_tokens = 0;     ///< of a prompt; 0: no limit
-  std::string model_id;            ///< goes into the identifiers
-  std::string processor_kwargs;    ///< JSON object, or empty; a request's own override them
-  std::string media_io_kwargs;     ///< JSON object, or empty; a request's own are added to them
+  std::size_t max_images = 999;  ///< of a prompt
+  std::int64_t max_tokens = 0;   ///< of a prompt; 0: no limit
+  std::string model_id;          ///< goes into the identifiers
+  std::string processor_kwargs;  ///< JSON object, or empty; a request's own override them
+  std::string media_io_kwargs;   ///< JSON object, or empty; a request's own are added to them
   MediaHashAlgorithm hash_algorithm = MediaHashAlgorithm::kBlake3;  ///< of the identifiers
-  std::shared_ptr<PictureCache> cache;                              ///< null: none
+  std::shared_ptr<ProcessorCache> cache;                            ///< null: none
 };
 
 /// The files of a request that are on other hosts, where somebody else fetches them.
@@ -56,8 +56,8 @@ struct RemoteMedia {
   std::optional<MediaLoader::FetchedFiles> files;
 };
 
-/// What a request says of its pictures.
-struct PictureSettings {
+/// What a request says of its images.
+struct ImageSettings {
   std::string_view processor_kwargs;  ///< mm_processor_kwargs, a JSON object, or empty
   std::string_view media_io_kwargs;   ///< a JSON object, or empty
   bool with_data = false;  ///< items have their data, also where the engine is likely to have it
@@ -67,49 +67,48 @@ struct PictureSettings {
 
 /// Thread-safe. Used by the InputProcessor.
 ///
-/// A picture's identifier is vLLM's: the hash of its bytes with the model's name, or the client's
+/// An image's identifier is vLLM's: the hash of its bytes with the model's name, or the client's
 /// uuid. The server's own processor_kwargs, if there are any, are hashed with the request's: vLLM
 /// leaves them out, but here what is stored outlives a restart with others. A part of it (pan and
 /// scan) is an item of its own, whose identifier has its number added.
-class PictureInputs {
+class ImageInputs {
  public:
   /// Reads the image processor's configuration: see ImageProcessor::load. Errors: those of
   /// ImageProcessor::load and MediaLoader::create, and of processor_kwargs.
-  static Result<std::shared_ptr<const PictureInputs>> load(const std::filesystem::path& model,
-                                                           PictureFormat format,
-                                                           PictureInputsOptions options);
+  static Result<std::shared_ptr<const ImageInputs>> load(const std::filesystem::path& model,
+                                                         ImageTokenFormat format,
+                                                         ImageInputsOptions options);
 
-  /// A text with its pictures' tokens, and an item for each run of them, in order, without offset.
+  /// A text with its images' tokens, and an item for each run of them, in order, without offset.
   struct Expanded {
     std::string text;
     std::vector<MultiModalFeature> items;
-    std::int32_t num_hits = 0;  ///< pictures that were in the cache
+    std::int32_t num_hits = 0;  ///< images that were in the cache
   };
-  /// Errors, with the number of the picture: those of loading, decoding and processing;
-  /// kInvalidArgument: as many placeholders as pictures are not in the text, too many pictures, an
+  /// Errors, with the number of the image: those of loading, decoding and processing;
+  /// kInvalidArgument: as many placeholders as images are not in the text, too many images, an
   /// unknown uuid, the settings. Without the files of settings.remote, if there should be some:
   /// kUnavailable, with those that are wanted.
-  [[nodiscard]] Result<Expanded> expand(std::string_view text,
-                                        std::span<const PictureSource> pictures,
-                                        const PictureSettings& settings,
+  [[nodiscard]] Result<Expanded> expand(std::string_view text, std::span<const ImageSource> images,
+                                        const ImageSettings& settings,
                                         const WorkLimits& limits) const;
-  /// Gives the items their offsets. Errors: kInvalidArgument, there are other tokens of pictures.
+  /// Gives the items their offsets. Errors: kInvalidArgument, there are other tokens of images.
   [[nodiscard]] Result<void> place(std::span<const TokenId> token_ids,
                                    std::vector<MultiModalFeature>& items) const;
   [[nodiscard]] const MediaLoader& loader() const noexcept { return loader_; }
-  [[nodiscard]] const PictureFormat& format() const noexcept { return format_; }
+  [[nodiscard]] const ImageTokenFormat& format() const noexcept { return format_; }
   /// Null: there is none.
-  [[nodiscard]] const std::shared_ptr<PictureCache>& cache() const noexcept {
+  [[nodiscard]] const std::shared_ptr<ProcessorCache>& cache() const noexcept {
     return options_.cache;
   }
 
  private:
-  struct ProcessedPicture {
+  struct ProcessedImage {
     std::string identifier;
-    std::vector<ItemData> data;  ///< of the picture and its parts, in order
+    std::vector<ItemData> data;  ///< of the image and its parts, in order
     bool is_hit = false;
   };
-  /// How the pictures of a request are read and processed.
+  /// How the images of a request are read and processed.
   struct Recipe {
     ImageProcessor processor;
     std::string processor_kwargs;  ///< for the identifiers
@@ -118,19 +117,19 @@ class PictureInputs {
     bool with_data = false;
   };
 
-  PictureInputs(PictureFormat format, PictureInputsOptions options, MediaLoader loader,
-                ImageProcessor processor);
-  Result<Recipe> recipe_of(const PictureSettings& settings) const;
+  ImageInputs(ImageTokenFormat format, ImageInputsOptions options, MediaLoader loader,
+              ImageProcessor processor);
+  Result<Recipe> recipe_of(const ImageSettings& settings) const;
   /// `encoded`: the file, empty without a URL.
-  Result<ProcessedPicture> process(const PictureSource& source, std::span<const std::byte> encoded,
-                                   const Recipe& recipe) const;
+  Result<ProcessedImage> process(const ImageSource& source, std::span<const std::byte> encoded,
+                                 const Recipe& recipe) const;
   /// Whether the model can take what a processor with a request's settings makes.
   [[nodiscard]] Result<void> check_settings(const ImageProcessorSettings& settings) const;
-  /// In the place of a picture's placeholder: its tokens and those of its parts.
+  /// In the place of an image's placeholder: its tokens and those of its parts.
   [[nodiscard]] std::string tokens_of(std::size_t num_parts) const;
 
-  PictureFormat format_;
-  PictureInputsOptions options_;
+  ImageTokenFormat format_;
+  ImageInputsOptions options_;
   MediaLoader loader_;
   ImageProcessor processor_;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Golden prompts with pictures, and a model that computes them, with the rows of the reference's
-// projector in the pictures' places.
+// Golden prompts with images, and a model that computes them, with the rows of the reference's
+// projector in the images' places.
 
 #include <cstdint>
 #include <memory>
@@ -14,13 +14,13 @@
 
 namespace troupe {
 
-/// A prompt with pictures, as the reference had it.
-struct PictureCase {
+/// A prompt with images, as the reference had it.
+struct VisionCase {
   std::string name;
   std::vector<TokenId> prompt;
-  std::vector<std::int32_t> places;  ///< of the pictures' tokens
+  std::vector<std::int32_t> places;  ///< of the images' tokens
   std::vector<float> rows;           ///< for these
-  std::vector<TwoWaySpan> spans;     ///< of the pictures
+  std::vector<TwoWaySpan> spans;     ///< of the images
   std::vector<float> logits;         ///< behind the prompt
   std::vector<TokenId> greedy;
 
@@ -29,34 +29,33 @@ struct PictureCase {
 
 /// Those of a folder with golden.json and golden.safetensors. `kind` stands before what the model
 /// computes: "causal_" has what it computes without spans.
-std::vector<PictureCase> read_picture_cases(const std::string& folder,
-                                            const std::string& kind = "");
+std::vector<VisionCase> read_vision_cases(const std::string& folder, const std::string& kind = "");
 std::vector<float> golden_floats(const SafetensorsFile& arrays, const std::string& name);
 /// NaN counts as infinite.
 float largest_error(const std::vector<float>& got, const std::vector<float>& want);
 
-class PictureDriver {
+class VisionDriver {
  public:
   /// A model folder or file in float32, with the named instruction set.
-  PictureDriver(const std::string& model, const std::string& isa,
-                const ModelLoadOptions& options = {.dtype = "float32"});
+  VisionDriver(const std::string& model, const std::string& isa,
+               const ModelLoadOptions& options = {.dtype = "float32"});
 
   [[nodiscard]] Model& model() { return *loaded_.model; }
   /// A row of the tables with blocks for so many tokens.
   std::int32_t add_sequence(std::int32_t num_tokens);
   void clear();
   /// The tokens [begin, end) of the case's prompt; the last one's hidden state is asked for.
-  void add(const PictureCase& one, std::int32_t begin, std::int32_t end, std::int32_t row);
+  void add(const VisionCase& one, std::int32_t begin, std::int32_t end, std::int32_t row);
   void add(TokenId token, std::int32_t position, std::int32_t row);
   /// Of each sequence, the logits behind it.
   std::vector<std::vector<float>> forward();
   /// The model's encoder output for an image.
   std::vector<float> encode(const std::vector<float>& pixels, std::int64_t side);
   /// Of each case alone, the logits behind it.
-  std::vector<std::vector<float>> prefill(const std::vector<PictureCase>& cases);
+  std::vector<std::vector<float>> prefill(const std::vector<VisionCase>& cases);
   /// What is wrong with the case: its logits by more than 1e-3, or its greedy tokens, of which
   /// at most so many are computed. Empty: nothing.
-  std::string replay(const PictureCase& one, std::size_t max_greedy);
+  std::string replay(const VisionCase& one, std::size_t max_greedy);
 
  private:
   std::unique_ptr<Device> device_;

@@ -1,16 +1,16 @@
-#include "runtime/processors/picture_format.hpp"
+#include "runtime/processors/image_token_format.hpp"
 
 #include <string>
 
 namespace troupe {
 
-Result<PictureFormat> picture_format(const ImageTokens& tokens, const Tokenizer& tokenizer) {
-  PictureFormat format{.soft_id = tokens.soft, .per_picture = tokens.per_image};
+Result<ImageTokenFormat> image_token_format(const ImageTokens& tokens, const Tokenizer& tokenizer) {
+  ImageTokenFormat format{.soft_id = tokens.soft, .per_image = tokens.per_image};
   const auto text_of = [&](TokenId id) -> Result<std::string> {
     const auto token = tokenizer.id_to_token(id);
     if (token) return std::string(*token);
     return Error{ErrorCode::kCorrupt, "config.json: token " + std::to_string(id) +
-                                          " of pictures is not in tokenizer.json"};
+                                          " of images is not in tokenizer.json"};
   };
   ASSIGN_OR_RETURN(format.soft, text_of(tokens.soft));
   format.placeholder = format.soft;

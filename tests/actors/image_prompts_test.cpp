@@ -1,4 +1,4 @@
-// From messages with pictures to tokens and pixels, as an engine with the model is set up.
+// From messages with images to tokens and pixels, as an engine with the model is set up.
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 
 const fs::path kGolden = TROUPE_GOLDEN_DIR;
 
-class PicturePrompts {
+class ImagePrompts {
  public:
-  explicit PicturePrompts(const std::string& name) {
+  explicit ImagePrompts(const std::string& name) {
     Options options;
     options.model.model = (kGolden / "models" / "models" / name).string();
     options.media.allowed_local_media_path = (kGolden / "images").string();
@@ -37,13 +37,13 @@ class PicturePrompts {
     processor_ = make_input_processor(options, model, {}, std::move(tokenizer), nullptr).value();
   }
 
-  /// The golden's messages, whose pictures have no address, with those of its files.
+  /// The golden's messages, whose images have no address, with those of its files.
   [[nodiscard]] Result<ProcessedRequest> process(json messages, const json& files) const {
-    std::size_t num_pictures = 0;
+    std::size_t num_images = 0;
     for (json& message : messages)
       for (json& part : message.at("content"))
         if (part.at("type") == "image") {
-          const std::string file = files.at(num_pictures++);
+          const std::string file = files.at(num_images++);
           const std::string url = "file://" + (kGolden / file).string();
           part = {{"type", "image_url"}, {"image_url", {{"url", url}}}};
         }
@@ -56,9 +56,9 @@ class PicturePrompts {
   std::shared_ptr<const InputProcessor> processor_;
 };
 
-BOOST_AUTO_TEST_CASE(messages_with_pictures_become_the_tokens_and_pixels_of_transformers) {
+BOOST_AUTO_TEST_CASE(messages_with_images_become_the_tokens_and_pixels_of_transformers) {
   for (const std::string name : {"llava", "llava_siglip"}) {
-    const PicturePrompts prompts(name);
+    const ImagePrompts prompts(name);
     const fs::path folder = kGolden / "models" / "goldens" / name;
     const json golden = json::parse(read_file(folder / "golden.json").value());
     const SafetensorsFile arrays = SafetensorsFile::open(folder / "golden.safetensors").value();
@@ -95,12 +95,12 @@ BOOST_AUTO_TEST_CASE(messages_with_pictures_become_the_tokens_and_pixels_of_tran
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_text_that_names_the_picture_token_stands_for_no_picture) {
-  const PicturePrompts prompts("llava");
+BOOST_AUTO_TEST_CASE(a_text_that_names_the_image_token_stands_for_no_image) {
+  const ImagePrompts prompts("llava");
   const json messages = json::parse(
       R"([{"role":"user","content":[{"type":"image"},{"type":"text","text":"<image>?"}]}])");
   BOOST_TEST(prompts.process(messages, {"images/rgb.png"}).error().message ==
-             "the prompt has 1 pictures and 2 times <image>, which stands for one");
+             "the prompt has 1 images and 2 times <image>, which stands for one");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Pictures of every format from arbitrary bytes.
+// Images of every format from arbitrary bytes.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
 // The processor cache: what its two sides know, and the memory that processes share.
-#include "runtime/multimodal/picture_cache.hpp"
+#include "runtime/multimodal/processor_cache.hpp"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ MultiModalFeature item_of(std::string identifier, ItemData data = nullptr) {
 }
 
 struct Folder {
-  Folder() : path(fs::temp_directory_path() / ("pictures_" + std::to_string(::getpid()))) {
+  Folder() : path(fs::temp_directory_path() / ("images_" + std::to_string(::getpid()))) {
     fs::create_directories(path);
   }
   ~Folder() { fs::remove_all(path); }
@@ -72,16 +72,16 @@ BOOST_AUTO_TEST_CASE(what_was_used_last_goes_last) {
 }
 
 BOOST_AUTO_TEST_CASE(without_bytes_there_is_no_cache) {
-  BOOST_TEST(picture_cache_kinds() == (std::vector<std::string>{"lru", "shm", "processor_only"}));
-  for (const std::string& kind : picture_cache_kinds()) {
-    BOOST_TEST(make_picture_cache({.kind = kind}).value() == nullptr);
+  BOOST_TEST(processor_cache_kinds() == (std::vector<std::string>{"lru", "shm", "processor_only"}));
+  for (const std::string& kind : processor_cache_kinds()) {
+    BOOST_TEST(make_processor_cache({.kind = kind}).value() == nullptr);
     BOOST_TEST(make_item_cache({.kind = kind}).value() == nullptr);
   }
 }
 
 BOOST_AUTO_TEST_CASE(the_front_end_alone_keeps_the_data) {
-  const PictureCacheOptions options{.kind = "processor_only", .max_bytes = 100};
-  const auto cache = make_picture_cache(options).value();
+  const ProcessorCacheOptions options{.kind = "processor_only", .max_bytes = 100};
+  const auto cache = make_processor_cache(options).value();
   BOOST_TEST(make_item_cache(options).value() == nullptr);
   const ItemData data = data_of("p", 10);
   cache->keep("p", {data, data});
@@ -94,9 +94,9 @@ BOOST_AUTO_TEST_CASE(the_front_end_alone_keeps_the_data) {
   BOOST_TEST(cache->find("p", false).empty());
 }
 
-BOOST_AUTO_TEST_CASE(both_sides_of_the_lru_agree_while_pictures_are_dropped) {
-  const PictureCacheOptions options{.kind = "lru", .max_bytes = 1000};
-  const auto front_end = make_picture_cache(options).value();
+BOOST_AUTO_TEST_CASE(both_sides_of_the_lru_agree_while_images_are_dropped) {
+  const ProcessorCacheOptions options{.kind = "lru", .max_bytes = 1000};
+  const auto front_end = make_processor_cache(options).value();
   const auto engine = make_item_cache(options).value();
   BOOST_TEST(front_end->leaves_out_data());
   std::minstd_rand random(7);
@@ -125,8 +125,8 @@ BOOST_AUTO_TEST_CASE(both_sides_of_the_lru_agree_while_pictures_are_dropped) {
 }
 
 BOOST_AUTO_TEST_CASE(what_the_engine_lacks_is_told_and_forgotten) {
-  const PictureCacheOptions options{.kind = "lru", .max_bytes = 1000};
-  const auto front_end = make_picture_cache(options).value();
+  const ProcessorCacheOptions options{.kind = "lru", .max_bytes = 1000};
+  const auto front_end = make_processor_cache(options).value();
   const auto engine = make_item_cache(options).value();
   front_end->keep("p", {data_of("p", 10), data_of("p~part1", 10)});
   std::vector<MultiModalFeature> items = {item_of("p"), item_of("p~part1")};
@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(what_the_engine_lacks_is_told_and_forgotten) {
   missing.erase(missing.begin());
   front_end->forget(missing);  // a part of it is enough
   BOOST_TEST(front_end->find("p", false).empty());
-  // The same picture twice in a request: the second time without data.
+  // The same image twice in a request: the second time without data.
   items = {item_of("q", data_of("q", 10)), item_of("q")};
   BOOST_TEST(engine->complete(items).empty());
   BOOST_TEST(items[0].data == items[1].data);
@@ -147,13 +147,13 @@ BOOST_AUTO_TEST_CASE(what_the_engine_lacks_is_told_and_forgotten) {
 
 BOOST_AUTO_TEST_CASE(processes_share_the_items_of_a_segment) {
   const Folder folder;
-  const PictureCacheOptions options{.kind = "shm",
-                                    .max_bytes = 4 << 20,
-                                    .max_object_bytes = 1 << 20,
-                                    .key = "model",
-                                    .directory = folder.path};
-  auto front_end = make_picture_cache(options).value();
-  const auto other_front_end = make_picture_cache(options).value();
+  const ProcessorCacheOptions options{.kind = "shm",
+                                      .max_bytes = 4 << 20,
+                                      .max_object_bytes = 1 << 20,
+                                      .key = "model",
+                                      .directory = folder.path};
+  auto front_end = make_processor_cache(options).value();
+  const auto other_front_end = make_processor_cache(options).value();
   const auto engine = make_item_cache(options).value();
   front_end->keep("p", {data_of("p", 5000), data_of("p~part1", 1)});
   front_end->keep("large", {data_of("large", (1 << 20) + 1)});
@@ -236,7 +236,7 @@ BOOST_AUTO_TEST_CASE(a_pinned_item_keeps_its_place_until_nobody_needs_it) {
   read = {};
   fill(60);
   BOOST_TEST(front_end->num_parts("n79") == 1u);
-  BOOST_TEST(worker.read(address).error().message == "the shared cache of pictures in " +
+  BOOST_TEST(worker.read(address).error().message == "the shared image cache in " +
                                                          (folder.path / "items").string() +
                                                          " does not have it (any more)");
   // Half of the ring at most.
@@ -301,13 +301,13 @@ BOOST_AUTO_TEST_CASE(an_address_of_an_earlier_segment_is_refused) {
 
 BOOST_AUTO_TEST_CASE(workers_of_the_host_are_given_where_items_lie) {
   const Folder folder;
-  PictureCacheOptions options{.kind = "shm",
-                              .max_bytes = 4 << 20,
-                              .max_object_bytes = 2 << 20,
-                              .key = "model",
-                              .directory = folder.path,
-                              .workers_share = true};
-  const auto front_end = make_picture_cache(options).value();
+  ProcessorCacheOptions options{.kind = "shm",
+                                .max_bytes = 4 << 20,
+                                .max_object_bytes = 2 << 20,
+                                .key = "model",
+                                .directory = folder.path,
+                                .workers_share = true};
+  const auto front_end = make_processor_cache(options).value();
   const auto engine = make_item_cache(options).value();
   front_end->keep("p", {data_of("p", 1'500'000)});
   front_end->keep("q", {data_of("q", 1'500'000)});

@@ -1,6 +1,6 @@
-// decode_pictures < requests.jsonl > results.jsonl: for each line {"file"}, {"width", "height",
+// decode_images < requests.jsonl > results.jsonl: for each line {"file"}, {"width", "height",
 // "rgb"} (whether it is stored as RGB) or {"error"}; the pixels (RGB) go to the file's name +
-// ".rgb". With "resize": [width, height] and "resample" the picture is resized first, as Pillow
+// ".rgb". With "resize": [width, height] and "resample" the image is resized first, as Pillow
 // does.
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "tests/support/replay_picture_driver.hpp"
+#include "tests/support/replay_vision_driver.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -37,36 +37,36 @@ float largest_error(const std::vector<float>& got, const std::vector<float>& wan
   return error;
 }
 
-std::vector<PictureCase> read_picture_cases(const std::string& folder, const std::string& kind) {
+std::vector<VisionCase> read_vision_cases(const std::string& folder, const std::string& kind) {
   const json golden = json::parse(read_file(folder + "/golden.json").value());
   const SafetensorsFile arrays = SafetensorsFile::open(folder + "/golden.safetensors").value();
-  std::vector<PictureCase> cases;
+  std::vector<VisionCase> cases;
   for (const json& entry : golden.at("cases")) {
     if (!entry.contains(kind + "greedy_token_ids")) continue;
-    PictureCase& one = cases.emplace_back();
+    VisionCase& one = cases.emplace_back();
     one.name = entry.at("name");
     one.prompt = entry.at("prompt_token_ids").get<std::vector<TokenId>>();
     one.places = entry.at("image_token_positions").get<std::vector<std::int32_t>>();
     one.greedy = entry.at(kind + "greedy_token_ids").get<std::vector<TokenId>>();
     one.logits = golden_floats(arrays, "case." + one.name + "." + kind + "last_logits");
-    const std::size_t num_pictures = entry.at("images").size();
-    for (std::size_t i = 0; i < num_pictures; ++i) {
+    const std::size_t num_images = entry.at("images").size();
+    for (std::size_t i = 0; i < num_images; ++i) {
       const json& images = golden.at("images");
       const auto image = std::ranges::find_if(
           images, [&](const json& known) { return known.at("file") == entry["images"][i]; });
       const auto rows =
           golden_floats(arrays, "projector." + std::to_string(image - images.begin()));
       one.rows.insert(one.rows.end(), rows.begin(), rows.end());
-      const std::size_t per_picture = one.places.size() / num_pictures;
-      const std::int32_t first = one.places[i * per_picture];
-      one.spans.push_back({first, first + static_cast<std::int32_t>(per_picture)});
+      const std::size_t per_image = one.places.size() / num_images;
+      const std::int32_t first = one.places[i * per_image];
+      one.spans.push_back({first, first + static_cast<std::int32_t>(per_image)});
     }
   }
   return cases;
 }
 
-PictureDriver::PictureDriver(const std::string& model, const std::string& isa,
-                             const ModelLoadOptions& options)
+VisionDriver::VisionDriver(const std::string& model, const std::string& isa,
+                           const ModelLoadOptions& options)
     : device_(Device::create({.name = "cpu", .cpu_isa = isa, .num_threads = 2}).value()),
       loaded_(load_model(model, *device_, options, {}).value()),
       tables_({kBlockSize}),
@@ -81,20 +81,20 @@ PictureDriver::PictureDriver(const std::string& model, const std::string& isa,
   }
 }
 
-std::int32_t PictureDriver::add_sequence(std::int32_t num_tokens) {
+std::int32_t VisionDriver::add_sequence(std::int32_t num_tokens) {
   BlockTable blocks(1);
   for (std::int32_t i = 0; i * kBlockSize < num_tokens; ++i) blocks[0].push_back(next_block_++);
   CHECK(next_block_ <= kNumBlocks);
   return tables_.add(blocks);
 }
 
-void PictureDriver::clear() {
+void VisionDriver::clear() {
   flat_.clear();
   outputs_.clear();
 }
 
-void PictureDriver::add(const PictureCase& one, std::int32_t begin, std::int32_t end,
-                        std::int32_t row) {
+void VisionDriver::add(const VisionCase& one, std::int32_t begin, std::int32_t end,
+                       std::int32_t row) {
   const auto width = loaded_.model->hidden_size();
   const auto first = std::ranges::lower_bound(one.places, begin);
   const auto last = std::ranges::lower_bound(one.places, end);
@@ -115,11 +115,11 @@ void PictureDriver::add(const PictureCase& one, std::int32_t begin, std::int32_t
             begin, row, 1, {.spans = spans, .embedded_tokens = embedded, .embedding_rows = rows});
 }
 
-void PictureDriver::add(TokenId token, std::int32_t position, std::int32_t row) {
+void VisionDriver::add(TokenId token, std::int32_t position, std::int32_t row) {
   flat_.add(std::span(&token, 1), position, row, 1);
 }
 
-std::vector<std::vector<float>> PictureDriver::forward() {
+std::vector<std::vector<float>> VisionDriver::forward() {
   Model& model = *loaded_.model;
   const std::int64_t width = model.hidden_size();
   const ForwardBatch batch = flat_.view({outputs_.data(), std::ssize(outputs_) / width, width});
@@ -134,7 +134,7 @@ std::vector<std::vector<float>> PictureDriver::forward() {
   return logits;
 }
 
-std::vector<float> PictureDriver::encode(const std::vector<float>& pixels, std::int64_t side) {
+std::vector<float> VisionDriver::encode(const std::vector<float>& pixels, std::int64_t side) {
   const std::int64_t shape[] = {3, side, side};
   const std::int64_t num_rows = model().max_item_rows();
   const EncoderItem item{
@@ -146,9 +146,9 @@ std::vector<float> PictureDriver::encode(const std::vector<float>& pixels, std::
   return rows;
 }
 
-std::vector<std::vector<float>> PictureDriver::prefill(const std::vector<PictureCase>& cases) {
+std::vector<std::vector<float>> VisionDriver::prefill(const std::vector<VisionCase>& cases) {
   std::vector<std::vector<float>> logits;
-  for (const PictureCase& one : cases) {
+  for (const VisionCase& one : cases) {
     clear();
     add(one, 0, one.size(), add_sequence(one.size()));
     logits.push_back(forward().front());
@@ -156,7 +156,7 @@ std::vector<std::vector<float>> PictureDriver::prefill(const std::vector<Picture
   return logits;
 }
 
-std::string PictureDriver::replay(const PictureCase& one, std::size_t max_greedy) {
+std::string VisionDriver::replay(const VisionCase& one, std::size_t max_greedy) {
   const auto num_greedy = static_cast<std::int32_t>(std::min(one.greedy.size(), max_greedy));
   const std::int32_t row = add_sequence(one.size() + num_greedy);
   clear();

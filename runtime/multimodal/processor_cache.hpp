@@ -1,10 +1,10 @@
 #pragma once
-// The processor cache: what was made of pictures, so that one that was seen is neither decoded nor
-// sent again. It has two sides: that of the front end, which makes items of pictures, and that of
+// The processor cache: what was made of images, so that one that was seen is neither decoded nor
+// sent again. It has two sides: that of the front end, which makes items of images, and that of
 // the engine, which gets them. Kinds (--mm-processor-cache-type):
 //
 //   lru             the front end knows what it has sent, the engine keeps it; the items of a
-//                   picture that was sent have no data. Both drop what was used first.
+//                   image that was sent have no data. Both drop what was used first.
 //   shm             both have the same segment of shared memory, which the processes of a host
 //                   share: items lie there, and have no data in messages. The oldest go first, but
 //                   for those of requests that are under way. Workers read them there.
@@ -31,10 +31,10 @@ namespace troupe {
 using ItemData = std::shared_ptr<const std::vector<char>>;
 
 /// The front end's side. Thread-safe.
-class PictureCache {
+class ProcessorCache {
  public:
-  virtual ~PictureCache() = default;
-  /// The data of a picture and its parts, in order; empty: it is not known. Where the engine is
+  virtual ~ProcessorCache() = default;
+  /// The data of an image and its parts, in order; empty: it is not known. Where the engine is
   /// likely to have it the data is null, unless `with_data`.
   [[nodiscard]] virtual std::vector<ItemData> find(const std::string& identifier,
                                                    bool with_data) = 0;
@@ -56,12 +56,12 @@ class ItemCache {
   virtual void clear() = 0;
 };
 
-struct PictureCacheOptions {
+struct ProcessorCacheOptions {
   std::string kind;                  ///< as above
   std::size_t max_bytes = 0;         ///< 0: there is no cache
   std::size_t max_object_bytes = 0;  ///< shm: of an item
   /// shm: what the processes that share a segment have in common, the model and how it takes
-  /// pictures.
+  /// images.
   std::string key;
   std::filesystem::path directory = "/dev/shm";  ///< shm
   /// shm: the workers are on the engine's host. They are given where items lie, and read them
@@ -70,20 +70,23 @@ struct PictureCacheOptions {
 };
 
 /// The names of the kinds.
-[[nodiscard]] std::vector<std::string> picture_cache_kinds();
+[[nodiscard]] std::vector<std::string> processor_cache_kinds();
 
 /// Null: there is none. Errors: those of the kind. Pre: the kind is known.
-[[nodiscard]] Result<std::shared_ptr<PictureCache>> make_picture_cache(
-    const PictureCacheOptions& options);
+[[nodiscard]] Result<std::shared_ptr<ProcessorCache>> make_processor_cache(
+    const ProcessorCacheOptions& options);
 /// The engine's side of the same. Null: items always have their data.
 [[nodiscard]] Result<std::shared_ptr<ItemCache>> make_item_cache(
-    const PictureCacheOptions& options);
+    const ProcessorCacheOptions& options);
 
 // The kinds, each in a file of its own.
-Result<std::shared_ptr<PictureCache>> make_processor_only_cache(const PictureCacheOptions& options);
-Result<std::shared_ptr<PictureCache>> make_lru_picture_cache(const PictureCacheOptions& options);
-Result<std::shared_ptr<ItemCache>> make_lru_item_cache(const PictureCacheOptions& options);
-Result<std::shared_ptr<PictureCache>> make_shared_picture_cache(const PictureCacheOptions& options);
-Result<std::shared_ptr<ItemCache>> make_shared_item_cache(const PictureCacheOptions& options);
+Result<std::shared_ptr<ProcessorCache>> make_processor_only_cache(
+    const ProcessorCacheOptions& options);
+Result<std::shared_ptr<ProcessorCache>> make_lru_processor_cache(
+    const ProcessorCacheOptions& options);
+Result<std::shared_ptr<ItemCache>> make_lru_item_cache(const ProcessorCacheOptions& options);
+Result<std::shared_ptr<ProcessorCache>> make_shared_processor_cache(
+    const ProcessorCacheOptions& options);
+Result<std::shared_ptr<ItemCache>> make_shared_item_cache(const ProcessorCacheOptions& options);
 
 }  // namespace troupe
