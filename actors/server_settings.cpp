@@ -169,7 +169,7 @@ Result<std::shared_ptr<const ImageInputs>> load_image_inputs(const Options& opti
   CHECK(config.image_tokens.has_value());
   ASSIGN_OR_RETURN(ImageTokenFormat format, image_token_format(*config.image_tokens, tokenizer));
   const MediaOptions& media = options.media;
-  ASSIGN_OR_RETURN(const std::int64_t max_images, max_pictures_per_prompt(media));
+  ASSIGN_OR_RETURN(const std::int64_t max_images, max_images_per_prompt(media));
   ASSIGN_OR_RETURN(const ProcessorCacheOptions cache_options, processor_cache_options(options));
   if (cache_options.kind != media.mm_processor_cache_type)
     log_info("images are kept in the front end", kv("mm_processor_cache_type", cache_options.kind));

@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-Result<std::int64_t> max_pictures_per_prompt(const MediaOptions& media) {
+Result<std::int64_t> max_images_per_prompt(const MediaOptions& media) {
   constexpr std::int64_t kDefault = 999;
   constexpr std::string_view kOption = "limit-mm-per-prompt";
   const std::string& text = media.limit_mm_per_prompt;

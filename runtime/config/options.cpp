@@ -617,7 +617,7 @@ Result<void> validate(const Options& options) {
         options.model.served_model_name.end())
       return invalid_argument("lora-modules: " + module.name + " is the name of the base model",
                               "lora-modules");
-  RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
+  RETURN_IF_ERROR(max_images_per_prompt(options.media));
   RETURN_IF_ERROR(parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
   RETURN_IF_ERROR(parse_ec_manager_config(engine.ec_manager_config));
   ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,

@@ -91,7 +91,7 @@ struct EngineOptions {
   std::string lora_directory;  ///< whose adapters are loaded as they come; empty: none
 };
 
-/// Pictures in requests.
+/// Images in requests.
 struct MediaOptions {
   std::string limit_mm_per_prompt;  ///< JSON object; empty: no limit of its own
   std::string mm_processor_kwargs;  ///< JSON object, or empty
@@ -104,7 +104,7 @@ struct MediaOptions {
   std::vector<std::string> allowed_media_domains;
 };
 /// What limit_mm_per_prompt says of images. Errors: kInvalidArgument, it is no such object.
-[[nodiscard]] Result<std::int64_t> max_pictures_per_prompt(const MediaOptions& media);
+[[nodiscard]] Result<std::int64_t> max_images_per_prompt(const MediaOptions& media);
 
 struct ServerOptions {
   std::string host = "127.0.0.1";

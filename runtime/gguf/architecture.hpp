@@ -28,12 +28,12 @@ struct GgufRenaming {
   GgufShape shape = GgufShape::kSame;
 };
 
-/// An encoder of pictures of the family, which is in a file of its own (mmproj.hpp).
+/// A vision encoder of the family, which is in a file of its own (mmproj.hpp).
 struct GgufProjector {
   std::string_view type;  ///< clip.projector_type
   /// Tensors that are not the encoder's own: whole names.
   std::span<const GgufRenaming> tensors = {};
-  /// Adds what config.json says of pictures beside vision_config. `mmproj` and `text`: the metadata
+  /// Adds what config.json says of images beside vision_config. `mmproj` and `text`: the metadata
   /// of the two files.
   void (*add_config)(GgufMetadata& mmproj, GgufMetadata& text, nlohmann::json& config) = nullptr;
 };
@@ -60,7 +60,7 @@ struct GgufArchitecture {
   /// Adds architecture-specific fields to config.json. Null: none.
   void (*add_config)(GgufMetadata& metadata, const std::string& prefix,
                      nlohmann::json& config) = nullptr;
-  const GgufProjector* projector = nullptr;  ///< null: the family takes no pictures
+  const GgufProjector* projector = nullptr;  ///< null: the family takes no images
 };
 
 /// Each key under the architecture's prefix must be known, irrelevant to the result, or have a

@@ -1,5 +1,5 @@
 #pragma once
-// An encoder of pictures in a GGUF file beside the language model's (llama.cpp's "mmproj" files).
+// A vision encoder in a GGUF file beside the language model's (llama.cpp's "mmproj" files).
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -30,7 +30,7 @@ class MmprojNames {
   bool are_mlps_swapped_;  ///< ffn_up and ffn_down have each other's names, as in older files
 };
 
-/// preprocessor_config.json of the file's pictures. Errors: as above, and those of opening it.
+/// preprocessor_config.json of the file's images. Errors: as above, and those of opening it.
 Result<std::string> mmproj_preprocessor_json(const std::filesystem::path& mmproj);
 
 }  // namespace troupe

@@ -125,7 +125,7 @@ class PeerKVConnectorWorker final : public KVConnectorWorker {
   bool reports_endpoint_ = false;            // in this step
 };
 
-/// What is common to a prefix on both sides: tokens, pictures, adapter, salt.
+/// What is common to a prefix on both sides: tokens, images, adapter, salt.
 [[nodiscard]] PrefixDigest prefix_digest(const KVCacheRequest& identity,
                                          std::span<const TokenId> tokens);
 

@@ -15,7 +15,7 @@ namespace troupe {
 
 /// XXH3 of what must be equal on both sides: model, types, and what a head of a layer takes.
 using PeerOrigin = std::array<std::uint8_t, 16>;
-/// SHA-256 of the tokens (and pictures, adapter, salt) whose KV is transferred.
+/// SHA-256 of the tokens (and images, adapter, salt) whose KV is transferred.
 using PrefixDigest = std::array<std::uint8_t, 32>;
 
 /// How a rank keeps one layer. A block is a sequence of units of unit_tokens tokens; in a unit are

@@ -1,5 +1,5 @@
 #pragma once
-// How Gemma 3 takes in pictures (arXiv 2503.19786): SigLIP's patches, averaged over squares, normed
+// How Gemma 3 takes in images (arXiv 2503.19786): SigLIP's patches, averaged over squares, normed
 // and projected.
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// Whether the patches of a picture can be averaged to `per_image` rows. Errors stay in `root`:
+/// Whether the patches of an image can be averaged to `per_image` rows. Errors stay in `root`:
 /// kUnsupported.
 void check_gemma3_pooling(ConfigFields& root, const VisionConfig& vision, std::int64_t per_image);
 

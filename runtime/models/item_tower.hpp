@@ -1,5 +1,5 @@
 #pragma once
-// What a decoder has before it to take in pictures or sounds: an encoder, and what brings its
+// What a decoder has before it to take in images or sounds: an encoder, and what brings its
 // output into the decoder's embeddings.
 
 #include <cstdint>

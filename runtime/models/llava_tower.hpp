@@ -1,5 +1,5 @@
 #pragma once
-// How LLaVA takes in pictures (arXiv 2310.03744): the hidden states of a vision transformer through
+// How LLaVA takes in images (arXiv 2310.03744): the hidden states of a vision transformer through
 // an MLP of two layers.
 
 #include <memory>

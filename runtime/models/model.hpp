@@ -40,7 +40,7 @@ struct ForwardBatch {
     /// which the sequence may go back.
     const BlockId* states_after = nullptr;
   };
-  /// Rows that stand in place of tokens' embeddings, as they are: what an encoder made of pictures.
+  /// Rows that stand in place of tokens' embeddings, as they are: what an encoder made of images.
   struct InputEmbeddings {
     std::span<const std::int32_t> tokens;  ///< whose: indices in the batch, ascending
     std::span<const std::int32_t> rows;    ///< [tokens.size()]: which of `outputs`
@@ -124,7 +124,7 @@ struct LayerKvCache {
   std::size_t group = 0;
 };
 
-/// One item for a model's encoder, as its processor left it: the pixels of a picture, the features
+/// One item for a model's encoder, as its processor left it: the pixels of an image, the features
 /// of a sound.
 struct EncoderItem {
   std::string_view modality;            ///< MultiModalFeature::modality
@@ -157,7 +157,7 @@ class Model {
   [[nodiscard]] virtual std::vector<LayerCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                                    DType dtype) const = 0;
 
-  /// The tokens of a picture see each other, also those behind them (ForwardBatch::two_way_spans).
+  /// The tokens of an image see each other, also those behind them (ForwardBatch::two_way_spans).
   [[nodiscard]] virtual bool sees_items_both_ways() const noexcept { return false; }
 
   /// An encoder: all tokens of a text see each other, and none is generated.

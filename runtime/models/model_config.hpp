@@ -129,7 +129,7 @@ struct FalconMultipliers {
   float mlp_down = 1;
 };
 
-/// An encoder of pictures: a transformer over square patches.
+/// A vision encoder: a transformer over square patches.
 struct VisionConfig {
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -173,7 +173,7 @@ struct ProjectorConfig {
   bool has_bias = true;
 };
 
-/// How a picture stands in a prompt: per_image times soft, and where there are marks, between
+/// How an image stands in a prompt: per_image times soft, and where there are marks, between
 /// these.
 struct ImageTokens {
   struct Marks {
@@ -237,7 +237,7 @@ struct ModelConfig {
   std::optional<ExpertsConfig> experts;
   std::optional<StateSpaceConfig> state_space;
   std::optional<FalconMultipliers> falcon;
-  std::optional<VisionConfig> vision;        ///< none: it has no encoder of pictures
+  std::optional<VisionConfig> vision;        ///< none: it has no vision encoder
   std::optional<SpeechConfig> speech;        ///< of those that write down what they hear
   std::optional<ProjectorConfig> projector;  ///< of those that have one of this kind
   std::optional<ImageTokens> image_tokens;   ///< where there is `vision`
@@ -255,8 +255,8 @@ struct ModelConfig {
 /// name and value), kUnsupported (architecture or setting).
 Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf = false);
 /// config.json of a model folder, or what a GGUF file says in its place, and `mmproj`, the GGUF
-/// file of its encoder of pictures; empty: none. Errors: also kNotFound, kIo, and kInvalidArgument
-/// (such a file with a folder, or with a family that takes no pictures).
+/// file of its vision encoder; empty: none. Errors: also kNotFound, kIo, and kInvalidArgument
+/// (such a file with a folder, or with a family that takes no images).
 Result<ModelConfig> load_model_config(const std::filesystem::path& model,
                                       const std::filesystem::path& mmproj = {});
 

@@ -29,7 +29,7 @@ struct RegisteredArchitecture {
   /// Reads the language model's fields, with the defaults of its class. What would change the
   /// result and is not supported is an error that names it. `is_gguf`: see parse_model_config.
   void (*read_config)(ConfigFields& text, bool is_gguf, ModelConfig& config) = nullptr;
-  /// Reads vision_config, and what the outer configuration says of pictures. Null: it is not read;
+  /// Reads vision_config, and what the outer configuration says of images. Null: it is not read;
   /// nor is it beside a language model's fields, but for what a GGUF file stands for.
   void (*read_vision)(ConfigFields& root, ConfigFields& vision, ModelConfig& config) = nullptr;
   const GgufArchitecture* gguf = nullptr;  ///< null: GGUF files do not have it

@@ -136,7 +136,7 @@ class Checkpoint {
   };
 
   /// `gguf`: how tensors are called where it is a GGUF file; then `mmproj` is the file of its
-  /// encoder of pictures, or empty. Errors: kNotFound (no weights), kCorrupt, kIo; they name the
+  /// vision encoder, or empty. Errors: kNotFound (no weights), kCorrupt, kIo; they name the
   /// file. kUnsupported: a GGUF file without `gguf`. Pre: with `mmproj`, `gguf` has a projector.
   static Result<Checkpoint> open(const std::filesystem::path& model,
                                  const GgufArchitecture* gguf = nullptr,

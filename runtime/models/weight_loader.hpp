@@ -74,7 +74,7 @@ enum class MatrixRole : std::uint8_t {
              ///< token
   kRouter,   ///< chooses experts: computed in f32 on the weights as stored, as small errors would
              ///< choose others
-  kEncoder,  ///< of pictures: not quantised here
+  kEncoder,  ///< of images: not quantised here
 };
 
 /// A model is made twice: first of weights that are only checked, by the headers of its files, so
@@ -212,7 +212,7 @@ class WeightLoader {
   /// Two tensors that are there: the same numbers, stored in the same way? In a check alone, could
   /// they be?
   [[nodiscard]] bool are_equal(const std::string& a, const std::string& b) const;
-  /// Tensors whose names start so are known and not used (a picture encoder, say).
+  /// Tensors whose names start so are known and not used (an image encoder, say).
   void ignore(std::string_view prefix);
 
   /// Bytes of the packed matrices so far.

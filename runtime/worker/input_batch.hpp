@@ -28,7 +28,7 @@ struct WorkerRequest {
   std::int32_t adapter_id = 0;           ///< 0: none
   std::int32_t second_text_begin = 0;    ///< as in EngineCoreRequest
   DraftLimit draft_limit = {};
-  /// The tokens of each picture, where the model lets them see each other; in order.
+  /// The tokens of each image, where the model lets them see each other; in order.
   std::vector<TwoWaySpan> two_way_spans;
   std::vector<MultiModalFeature> items;  ///< by ascending offset
   SamplingState sampling;

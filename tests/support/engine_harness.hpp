@@ -54,7 +54,7 @@ struct HarnessOptions {
   bool through_rings = false;               ///< the worker sits behind rings, as in another process
   bool through_router = false;  ///< the client's requests pass a RequestRouter, and so do outputs
   std::shared_ptr<KVConnector> kv_connector;          ///< null: KV stays here
-  std::shared_ptr<ECConnector> ec_connector;          ///< null: there are no pictures either
+  std::shared_ptr<ECConnector> ec_connector;          ///< null: there are no images either
   std::shared_ptr<GrammarCompiler> grammar_compiler;  ///< null: no structured requests
 };
 

@@ -51,7 +51,7 @@ std::uint16_t f16_bits(float value);
 std::string gguf_of_model(const std::filesystem::path& folder, GgmlType type,
                           const std::function<void(GgufWriter&)>& change = {});
 
-/// The encoder of pictures of a Gemma 3's folder as a file of its own, in f32. `swaps_mlp`:
+/// The vision encoder of a Gemma 3's folder as a file of its own, in f32. `swaps_mlp`:
 /// ffn_up and ffn_down have each other's names, as in older files. The same errors.
 struct MmprojChanges {
   bool swaps_mlp = false;

@@ -30,7 +30,7 @@ struct ReplayReport {
 ReplayReport replay_tokenizers(const std::filesystem::path& folder);
 ReplayReport replay_templates(const std::filesystem::path& folder);
 ReplayReport replay_sampling(const std::filesystem::path& folder);
-/// Pictures: decoding, resizing, pixel values, pan and scan.
+/// Images: decoding, resizing, pixel values, pan and scan.
 ReplayReport replay_images(const std::filesystem::path& folder);
 ReplayReport replay_models(const std::filesystem::path& folder);
 /// The first greedy tokens behind the shorter prompts of these models, in float32 on that device.
