@@ -129,6 +129,21 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files
   return std::shared_ptr<const TlsContext>(loaded);
 }
 
+Result<std::shared_ptr<const TlsContext>> TlsContext::load_for_client(const std::string& ca) {
+  const std::shared_ptr<TlsContext> loaded(new TlsContext(SSL_CTX_new(TLS_client_method())));
+  SSL_CTX* const context = loaded->get();
+  CHECK(context != nullptr, ca);
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  const bool trusts = ca.empty() ? SSL_CTX_set_default_verify_paths(context) == 1
+                                 : SSL_CTX_load_verify_file(context, ca.c_str()) == 1;
+  const std::string errors = take_errors();
+  if (!trusts) return invalid_argument("certificate authority " + ca + ": " + errors);
+  return std::shared_ptr<const TlsContext>(loaded);
+}
+
 TlsSource::Stamps TlsSource::stamps_of(const TlsFiles& files) {
   Stamps stamps;
   const std::array<const std::string*, 3> names = {&files.certificate, &files.key, &files.ca};
@@ -170,6 +185,16 @@ TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, int socket, Si
   CHECK(ssl_ != nullptr, take_errors());
   SSL_set_fd(ssl_.get(), socket);
   side == Side::kConnects ? SSL_set_connect_state(ssl_.get()) : SSL_set_accept_state(ssl_.get());
+}
+
+TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, int socket,
+                       const std::string& host)
+    : TlsSession(std::move(context), socket, Side::kConnects) {
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), host.c_str()) != 1) {
+    SSL_set_tlsext_host_name(ssl_.get(), host.c_str());
+    SSL_set1_host(ssl_.get(), host.c_str());
+  }
+  take_errors();
 }
 
 bool TlsSession::take_result(int result) {

@@ -1,6 +1,6 @@
 #pragma once
 // TLS: between nodes on several hosts (1.3, with mutual authentication, over non-blocking
-// connections) and for the HTTP server's clients.
+// connections), for clients of the HTTP and of the cache server, and as such a client.
 
 #include <openssl/ssl.h>
 
@@ -46,6 +46,11 @@ class TlsContext {
   /// if any are asked for. Errors name the option and its value.
   [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> load_for_http(
       const TlsFiles& files, const TlsServerPolicy& policy);
+
+  /// For a client of which no certificate is asked: TLS 1.2 or later. `ca`: PEM file with whom it
+  /// trusts; empty: the system's authorities. Errors name it.
+  [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> load_for_client(
+      const std::string& ca);
 
   [[nodiscard]] SSL_CTX* get() const noexcept { return context_.get(); }
 
@@ -98,6 +103,8 @@ class TlsSource {
 class TlsSession : public Session {
  public:
   TlsSession(std::shared_ptr<const TlsContext> context, int socket, Side side);
+  /// The side that connects. `host`: the name or address that the other's certificate must have.
+  TlsSession(std::shared_ptr<const TlsContext> context, int socket, const std::string& host);
 
   std::optional<std::size_t> read(std::span<char> into) override;
   std::optional<std::size_t> write(std::span<const char> from) override;

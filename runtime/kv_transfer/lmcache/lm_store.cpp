@@ -8,7 +8,7 @@
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/tcp_probe.hpp"
 #include "runtime/kv_transfer/lmcache/remote_store.hpp"
-#include "runtime/transport/tls_client.hpp"
+#include "runtime/transport/tls.hpp"
 
 namespace troupe::lmcache {
 namespace {
@@ -23,7 +23,7 @@ constexpr std::size_t kTlsPieceBytes = 16 << 10;
 class LmStore final : public RemoteStore {
  public:
   LmStore(RemoteUrl url, std::chrono::milliseconds timeout, std::string token,
-          std::shared_ptr<const TlsClientContext> tls)
+          std::shared_ptr<const TlsContext> tls)
       : url_(std::move(url)), timeout_(timeout), token_(std::move(token)), tls_(std::move(tls)) {}
 
   Result<std::size_t> count_leading(std::span<const std::string> keys) override {
@@ -86,8 +86,7 @@ class LmStore final : public RemoteStore {
       return error(ErrorCode::kUnavailable, "it could not be reached a moment ago");
     next_attempt_ = Clock::now() + kReconnectInterval;
     ASSIGN_OR_RETURN(socket_, connect_tcp(url_.host, url_.port, timeout_));
-    if (tls_ != nullptr)
-      session_ = std::make_unique<TlsClientSession>(tls_, socket_.get(), url_.host);
+    if (tls_ != nullptr) session_ = std::make_unique<TlsSession>(tls_, socket_.get(), url_.host);
     if (!token_.empty()) {
       const auto answered = [&]() -> Result<LmReply> {
         RETURN_IF_ERROR(send_request(
@@ -170,8 +169,7 @@ class LmStore final : public RemoteStore {
         const std::string_view piece = bytes.substr(0, kTlsPieceBytes);
         // Before the handshake is done a write would only be kept.
         if (!session_->established()) {
-          const auto shaken = session_->read({});
-          if (!shaken) return ended();
+          if (!session_->write({})) return ended();
           if (!session_->established()) {
             RETURN_IF_ERROR(wait(POLLIN));
             continue;
@@ -219,9 +217,9 @@ class LmStore final : public RemoteStore {
   const RemoteUrl url_;
   const std::chrono::milliseconds timeout_;
   const std::string token_;
-  const std::shared_ptr<const TlsClientContext> tls_;
+  const std::shared_ptr<const TlsContext> tls_;
   FileDescriptor socket_;
-  std::unique_ptr<TlsClientSession> session_;  // null: plain
+  std::unique_ptr<TlsSession> session_;  // null: plain
   Clock::time_point next_attempt_;
 };
 
@@ -242,9 +240,9 @@ Result<std::unique_ptr<RemoteStore>> make_lm_store(const RemoteUrl& url,
       return invalid_argument("troupe_token_file " + options.token_file + " is empty",
                               "troupe_token_file");
   }
-  std::shared_ptr<const TlsClientContext> tls;
+  std::shared_ptr<const TlsContext> tls;
   if (url.scheme == "lms") {
-    ASSIGN_OR_RETURN(tls, TlsClientContext::load(options.ca_file));
+    ASSIGN_OR_RETURN(tls, TlsContext::load_for_client(options.ca_file));
   }
   return std::unique_ptr<RemoteStore>(std::make_unique<LmStore>(
       std::move(complete), options.timeout, std::move(token), std::move(tls)));
