@@ -12,6 +12,7 @@
 #include "runtime/kv_events/publisher.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/model_identity.hpp"
+#include "runtime/scheduler/decision_log.hpp"
 #include "runtime/structured_output/grammar_cache.hpp"
 #include "runtime/structured_output/grammar_pool.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -145,6 +146,18 @@ Result<std::shared_ptr<ECConnector>> make_ec_connector(Self self, const ModelLoa
   }
   ASSIGN_OR_RETURN(const ECConnectorKind* const kind, find_ec_connector(config));
   return kind->create({std::move(config), model.encoder_key, remote_outputs(self)});
+}
+
+/// Null: none is asked for.
+Result<std::shared_ptr<DecisionLog>> open_decision_log(const Options& options,
+                                                       const SpawnRole& what,
+                                                       const SchedulerConfig& config) {
+  std::string file = options.server.dev_scheduler_log;
+  if (file.empty()) return std::shared_ptr<DecisionLog>();
+  if (what.group > 0) file += "." + std::to_string(what.group);
+  const EncoderCacheSettings encoder_cache = encoder_cache_settings(options.engine, what.model);
+  return DecisionLog::open(file, config, kv_cache_settings(options.engine, what.model, what.cache),
+                           encoder_cache.capacity == 0 ? nullptr : &encoder_cache);
 }
 
 /// Null without a connector.
@@ -287,6 +300,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       ASSIGN_OR_RETURN(std::shared_ptr<KVConnector> kv_connector, make_kv_connector(node, what));
       ASSIGN_OR_RETURN(std::shared_ptr<ItemCache> item_cache,
                        make_engine_item_cache(options, what.model));
+      ASSIGN_OR_RETURN(std::shared_ptr<DecisionLog> log, open_decision_log(options, what, config));
       return ActorHandles{pointer(spawn_scheduler(
           system, config,
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
@@ -296,7 +310,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
            .kv_connector = std::move(kv_connector),
            .ec_connector = std::move(ec_connector),
            .grammar_compiler = grammar_pool_of(node, what.model),
-           .item_cache = std::move(item_cache)}))};
+           .item_cache = std::move(item_cache),
+           .log = std::move(log)}))};
     }
     case Role::kKVCacheManager: {
       KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);

@@ -16,6 +16,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/multimodal/processor_cache.hpp"
 #include "runtime/processors/adapter_registry.hpp"
+#include "runtime/scheduler/decision_log.hpp"
 
 namespace troupe {
 namespace {
@@ -115,6 +116,11 @@ void report_error(StatefulSelf self, RequestId id, Error error) {
   send(self, state(self).peers.output_processor, std::move(outputs));
 }
 
+/// What the log of decisions cannot express.
+void log_other(StatefulSelf self, std::string_view what) {
+  if (state(self).peers.log != nullptr) state(self).peers.log->on_other(what);
+}
+
 /// For a waiting request; other requests run meanwhile.
 void compile_grammar(StatefulSelf self, const RequestState& request) {
   SchedulerState& scheduler = state(self);
@@ -139,6 +145,7 @@ void compile_grammar(StatefulSelf self, const RequestState& request) {
 void take(StatefulSelf self, EngineCoreRequest& request) {
   const RequestId id = request.id;
   Scheduler& core = *state(self).core;
+  if (state(self).peers.log != nullptr) state(self).peers.log->on_added(request);
   auto added = core.add_request(std::move(request), now_seconds());
   if (!added.ok()) return report_error(self, id, added.error());
   const RequestState* const known = core.request(id);
@@ -148,6 +155,7 @@ void take(StatefulSelf self, EngineCoreRequest& request) {
 
 /// The request may have finished, and another one may have its id.
 void take(StatefulSelf self, GrammarCompiled& compiled) {
+  log_other(self, "grammar compiled");
   SchedulerState& scheduler = state(self);
   const auto pending = scheduler.grammars.find(compiled.id);
   if (pending == scheduler.grammars.end() || pending->second.sequence != compiled.sequence) return;
@@ -159,7 +167,9 @@ void take(StatefulSelf self, GrammarCompiled& compiled) {
 }
 
 void take(StatefulSelf self, AbortRequests& abort) {
-  static_cast<void>(state(self).core->finish_requests(abort.ids, RequestStatus::kFinishedAborted));
+  SchedulerState& scheduler = state(self);
+  const auto done = scheduler.core->finish_requests(abort.ids, RequestStatus::kFinishedAborted);
+  if (scheduler.peers.log != nullptr) scheduler.peers.log->on_aborted(abort.ids, done);
 }
 
 void send_masks(StatefulSelf self, GrammarOutput masks) {
@@ -245,16 +255,23 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
                               result.kv_connector.empty() && result.ec_connector.empty();
   const bool frees_blocks = !result.kv_connector.finished_sending.empty() ||
                             !result.kv_connector.finished_recving.empty();
-  auto on_updated = [self, brings_nothing, frees_blocks,
+  std::optional<ModelRunnerOutput> logged;
+  if (scheduler.peers.log != nullptr) logged = result;
+  auto on_updated = [self, brings_nothing, frees_blocks, logged = std::move(logged),
                      drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
+    EngineCoreOutputs outputs = scheduler.updating.result();
+    if (logged) {
+      scheduler.peers.log->on_result(*logged, outputs);
+      scheduler.peers.log->on_drafts(drafts);
+    }
     if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
       SchedulerOutput& next = scheduler.open_steps.front();
       scheduler.core->update_draft_token_ids_in_output(next, drafts);
       fill_masks_of(self, next);
       scheduler.owes_grammar = false;
     }
-    send(self, scheduler.peers.output_processor, scheduler.updating.result());
+    send(self, scheduler.peers.output_processor, std::move(outputs));
     publish_connector_events(self);
     scheduler.reports_free_blocks |= frees_blocks;
     scheduler.core->update_draft_token_ids(drafts);
@@ -278,6 +295,7 @@ void take(StatefulSelf self, StepFailed& failure) {
       std::find_if(scheduler.open_steps.begin(), scheduler.open_steps.end(),
                    [&](const SchedulerOutput& step) { return step.step == failure.step; });
   if (failed == scheduler.open_steps.end()) return;
+  log_other(self, "failed step");
   EngineCoreOutputs blamed =
       scheduler.core->blame_failed_step(*failed, failure.error, now_seconds());
   if (!blamed.outputs.empty()) send(self, scheduler.peers.output_processor, std::move(blamed));
@@ -305,6 +323,7 @@ void watch_the_clock(StatefulSelf self) {
   if (scheduler.core->next_deadline() == kNever && scheduler.poll_at == kNever) return;
   const double now = now_seconds();
   if (scheduler.core->next_deadline() <= now) {
+    log_other(self, "deadline");
     send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
     scheduler.has_news = scheduler.reports_free_blocks = true;  // of the expired requests
   }
@@ -317,6 +336,7 @@ void watch_the_clock(StatefulSelf self) {
 
 /// Open steps continue; with preempt_running their results are dropped and computed again.
 void take(StatefulSelf self, PendingReset& reset) {
+  log_other(self, "reset");
   SchedulerState& scheduler = state(self);
   if (reset.what.mm_cache && scheduler.peers.item_cache != nullptr)
     scheduler.peers.item_cache->clear();
@@ -346,6 +366,7 @@ void take(StatefulSelf self, PendingMove& move) {
 }
 
 void take(StatefulSelf self, PendingPause& pause) {
+  log_other(self, "pause");
   SchedulerState& scheduler = state(self);
   if (pause.what.mode == PauseMode::kAbort) {
     send(self, scheduler.peers.output_processor, scheduler.core->abort_all_requests(now_seconds()));
@@ -361,6 +382,7 @@ void answer_pauses(StatefulSelf self, bool paused) {
 }
 
 void take(StatefulSelf self, PendingResume& resume) {
+  log_other(self, "resume");
   state(self).core->set_pause_state(PauseState::kUnpaused);
   answer_pauses(self, false);
   resume.promise.deliver(PauseStatus{false});
@@ -407,7 +429,9 @@ void on_planned(StatefulSelf self) {
   if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !step.encode_ahead)
     scheduler.has_news |= scheduler.core->skip_suspect();
   // With no step open, the result of the empty one keeps the loop running.
-  if (!is_empty(step) || scheduler.open_steps.empty()) {
+  const bool is_sent = !is_empty(step) || scheduler.open_steps.empty();
+  if (scheduler.peers.log != nullptr) scheduler.peers.log->on_planned(step, is_sent);
+  if (is_sent) {
     send(self, scheduler.peers.executor, step);
     const SchedulerOutput& sent = scheduler.open_steps.emplace_back(std::move(step));
     if (sent.has_structured_output_requests) {

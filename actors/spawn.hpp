@@ -27,6 +27,7 @@ class RemoteOutputs;
 class StepRings;
 class Tokenizer;
 struct EncoderCacheSettings;
+class DecisionLog;
 struct KVCacheSettings;
 struct NodeConfig;
 struct Options;
@@ -133,6 +134,7 @@ struct SchedulerPeers {
   std::shared_ptr<ECConnector> ec_connector;
   std::shared_ptr<GrammarCompiler> grammar_compiler;
   std::shared_ptr<ItemCache> item_cache;  ///< null: items have their data
+  std::shared_ptr<DecisionLog> log;       ///< null: none
 };
 [[nodiscard]] SchedulerActor spawn_scheduler(caf::actor_system& system,
                                              const SchedulerConfig& config,

@@ -72,6 +72,18 @@ struct ECConnectorOutput {
 };
 TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending, encoded_ahead, fetched)
 
+/// What a draft model or head has computed after a step.
+struct DraftReport {
+  std::int64_t us = 0;
+  std::int32_t num_passes = 0;
+  std::int32_t num_rows = 0;  ///< of all passes
+  /// Tokens that the model still has to compute of that request of the step that lacks the fewest;
+  /// the largest number: it will never catch up with any.
+  std::int32_t least_behind = 0;
+  bool operator==(const DraftReport&) const = default;
+};
+TROUPE_MESSAGE(DraftReport, us, num_passes, num_rows, least_behind)
+
 /// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
 /// rank, request_errors, kv_connector and ec_connector.
 struct ModelRunnerOutput {
@@ -89,11 +101,12 @@ struct ModelRunnerOutput {
   std::vector<std::pair<RequestId, std::vector<float>>> pooling_outputs;
   KVConnectorOutput kv_connector;
   ECConnectorOutput ec_connector;
+  DraftReport drafting;
   std::int32_t rank = 0;
   bool operator==(const ModelRunnerOutput&) const = default;
 };
 TROUPE_MESSAGE(ModelRunnerOutput, step, ids, sampled_token_ids, num_sampled, logprobs,
                num_logprob_rows, prompt_logprobs, draft_token_ids, request_errors, pooling_outputs,
-               kv_connector, rank, ec_connector)
+               kv_connector, rank, ec_connector, drafting)
 
 }  // namespace troupe

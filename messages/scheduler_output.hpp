@@ -3,6 +3,7 @@
 // known ones as differences, as a struct of arrays.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -68,6 +69,8 @@ struct SchedulerOutput {
   std::vector<BlockId> blocks_to_zero;
   std::int32_t num_resumed_requests = 0;  ///< of new_requests, the last ones: they ran before
   std::int32_t num_drafts_to_make = 0;    ///< per request, after this step
+  /// Tokens that a draft model computes after this step at most, those that it has missed included.
+  std::int32_t max_draft_rows = std::numeric_limits<std::int32_t>::max();
   /// A structured request is past its prefill: sampling needs the GrammarOutput.
   bool has_structured_output_requests = false;
   /// Async scheduling: the GrammarOutput can be computed only after the previous step's result.
@@ -91,7 +94,7 @@ TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_i
                reset_encoder_cache, block_copies, blocks_to_zero, num_resumed_requests,
                num_drafts_to_make, has_structured_output_requests, pending_structured_output_tokens,
                num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation,
-               ec_connector_metadata, encode_ahead, encode_ahead_ms)
+               ec_connector_metadata, encode_ahead, encode_ahead_ms, max_draft_rows)
 
 /// Scheduler -> Executor -> Workers, after each step with has_structured_output_requests: the
 /// tokens that the grammars allow. The workers run the model meanwhile and sample when this

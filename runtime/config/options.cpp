@@ -490,7 +490,10 @@ void bind_options(OptionSet& set, Options& options) {
            "recovery; -1: none",
            -1, kMaxCount)
       .add("dev-crash-signal", server.dev_crash_signal,
-           "signal of that crash: 11 for a segmentation fault, 9 for the OOM killer", 1, 31);
+           "signal of that crash: 11 for a segmentation fault, 9 for the OOM killer", 1, 31)
+      .add("dev-scheduler-log", server.dev_scheduler_log,
+           "with server-dev-mode: a file for the scheduler's decisions, prompts included, as a "
+           "trace that can be replayed; of groups behind the first one, with .NUMBER appended");
 
   set.section("log")
       .add("log-level", options.log.log_level, "lowest level that is logged",
@@ -590,6 +593,8 @@ Result<void> validate(const Options& options) {
   }
   if (options.server.dev_crash_token >= 0 && !options.server.server_dev_mode)
     return invalid_argument("dev-crash-token needs server-dev-mode", "dev-crash-token");
+  if (!options.server.dev_scheduler_log.empty() && !options.server.server_dev_mode)
+    return invalid_argument("dev-scheduler-log needs server-dev-mode", "dev-scheduler-log");
   if (engine.data_parallel_size > 1 && options.model.max_model_len < 0) {
     return invalid_argument("max-model-len is auto, but data-parallel-size is " +
                                 std::to_string(engine.data_parallel_size) +

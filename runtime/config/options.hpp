@@ -173,6 +173,7 @@ struct ServerOptions {
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
   std::int64_t dev_crash_signal = 11;
+  std::string dev_scheduler_log;  ///< a file; empty: none
 };
 
 struct LogOptions {

@@ -1,32 +1,59 @@
 #pragma once
-// How many tokens of a request are worth guessing, by the load and by how many guesses come true.
+// How many tokens of a request are worth guessing, by the load, by how many guesses come true, and
+// by what a draft model takes to make them.
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+
+#include "messages/model_runner_output.hpp"
 
 namespace troupe {
 
-/// A guess costs a row of the next step and gains a token if it comes true, and all before it. In a
-/// small step a row costs next to nothing, as the weights are read anyway; in a large one as much
-/// as a token. The time of a step is taken for a + b * rows: b as measured in steps that are large,
-/// a in small ones.
+/// A guess costs a row of the next step, and the pass of a draft model that makes it, and gains a
+/// token if it comes true, and all before it. In a small step a row costs next to nothing, as the
+/// weights are read anyway; in a large one as much as a token. The time of a step, and that of a
+/// pass, is taken for a + b * rows: b as measured where rows are many, a where they are few.
+///
+/// So much for the next guess. What a draft model computes besides, such as prompts, is in the
+/// balance: the time that guesses have gained less the time that they have cost, and a small share
+/// of all time on top. While it is too far below 0, nothing is guessed; so in the long run guesses
+/// cost at most that share, whatever the text and the draft model.
 ///
 /// Owned by the Scheduler, which asks it for each step's SchedulerOutput::num_drafts_to_make.
 /// Tokens do not depend on what it answers.
 class DraftBudget {
  public:
-  /// While no guess is worth its row, one in so many steps is made all the same: texts change.
+  /// While no guess is worth its cost, one in so many steps is made at most all the same, if the
+  /// share of the time since then covers its cost: texts change.
   static constexpr std::int32_t kProbeSteps = 64;
   /// From this number of rows on, a step counts as large.
   static constexpr std::int32_t kLargeStep = 64;
+  /// Of all time, that guesses may cost.
+  static constexpr double kShare = 0.02;
+  /// The balance in steps with which guesses end that have been worth their cost.
+  static constexpr double kMaxDebt = 64;
+
+  /// A step that is being planned.
+  struct Step {
+    std::int32_t num_requests = 0;
+    std::int32_t num_tokens = 0;  ///< of all requests
+    std::int32_t max_drafts = 0;  ///< for each request
+    bool computes = false;        ///< drafts come from a draft model, and not from a look-up
+  };
+  struct Plan {
+    std::int32_t num_drafts = 0;  ///< for each request, at most
+    std::int32_t max_rows = 0;    ///< that a draft model computes
+  };
 
   void on_planned(double now) noexcept {
     if (num_open_++ == 0) since_ = now;
   }
   /// A step is done that computed so many tokens, guesses included. Steps that overlap are as long
   /// as the time between their ends.
-  void on_done(double now, std::int32_t num_rows) noexcept {
-    const double seconds = now - since_;
+  void on_done(double now, std::int32_t num_requests, std::int32_t num_rows,
+               const DraftReport& drafting = {}) noexcept {
+    const double all = now - since_;
     since_ = now;
     num_open_ = std::max(num_open_ - 1, 0);
     if (has_verified_) {
@@ -34,7 +61,18 @@ class DraftBudget {
       num_wrong_ *= kMemory;
       has_verified_ = false;
     }
-    if (num_rows <= 0 || seconds <= 0) return;
+    num_requests_ = std::max(num_requests, 1);
+    least_behind_ = drafting.least_behind;
+    if (num_rows <= 0 || all <= 0) return;
+    const double draft_s = static_cast<double>(drafting.us) * 1e-6;
+    const double passes = drafting.num_passes;
+    const double draft_rows = drafting.num_rows;
+    if (passes > 0 && draft_rows >= kLargeStep * passes) {
+      average(draft_row_s_, std::max(draft_s - draft_pass_s_ * passes, draft_s / 2) / draft_rows);
+    } else if (passes > 0) {
+      average(draft_pass_s_, std::max(draft_s - draft_row_s_ * draft_rows, draft_s / 2) / passes);
+    }
+    const double seconds = std::max(all - draft_s, all / 16);
     if (num_rows >= kLargeStep && step_s_ > 0) {
       average(row_s_, std::max(seconds - step_s_, seconds / 2) / num_rows);
     } else if (num_rows >= kLargeStep) {
@@ -42,28 +80,46 @@ class DraftBudget {
     } else {
       average(step_s_, std::max(seconds - row_s_ * num_rows, seconds / 2));
     }
+    add_to_balance(kShare * all - draft_s);
+    probe_credit_ = std::min(probe_credit_ + kShare * all, kMaxDebt * step_s(1));
   }
   void on_failed() noexcept { num_open_ = 0; }
 
-  /// A request's guesses of a step: so many of them came true.
+  /// A request's guesses of the step that was done last: so many of them came true.
   void on_verified(std::int32_t num_drafts, std::int32_t num_accepted) noexcept {
     num_right_ += num_accepted;
     num_wrong_ += num_accepted < num_drafts ? 1 : 0;
     has_verified_ = true;
+    const double token_s = step_s(num_requests_) / num_requests_;
+    add_to_balance(token_s * (num_accepted - row_cost(num_requests_) * num_drafts));
   }
 
-  /// For each of the requests of a step, at most so many. `guess_cost`: of a guess besides its row,
-  /// in units of what a token costs.
-  [[nodiscard]] std::int32_t next(std::int32_t num_requests, std::int32_t most,
-                                  double guess_cost = 0) noexcept {
-    const double cost = kMargin * (row_cost(num_requests) + guess_cost);
+  [[nodiscard]] Plan next(const Step& step) noexcept {
+    const double cost =
+        kMargin * (row_cost(step.num_requests) + (step.computes ? pass_cost(step) : 0));
     const double likelihood = (num_right_ + kPrior) / (num_right_ + num_wrong_ + kPrior);
     std::int32_t count = 0;
-    for (double all = likelihood; count < most && all >= cost; all *= likelihood) ++count;
-    if (count > 0) num_skipped_ = 0;
-    if (count > 0 || ++num_skipped_ < kProbeSteps) return count;
+    for (double all = likelihood; count < step.max_drafts && all >= cost; all *= likelihood)
+      ++count;
+    has_debt_ = balance_ < (has_debt_ ? 0 : -kMaxDebt * step_s(1));
+    if (count > 0 && !has_debt_) {
+      num_skipped_ = 0;
+      return {count, step.num_tokens + step.num_requests + kCatchUpRows};
+    }
+    if (++num_skipped_ < kProbeSteps || step.max_drafts == 0) return {};
+    if (!step.computes) {
+      num_skipped_ = 0;
+      return {1, 0};
+    }
+    // The request that lacks the fewest tokens, some more by now, and one pass for it.
+    if (least_behind_ == std::numeric_limits<std::int32_t>::max()) return {};
+    const std::int32_t num_rows = least_behind_ + kMostSince;
+    const double probe_s = draft_pass_s_ + draft_row_s() * num_rows +
+                           row_cost(step.num_requests) * step_s(step.num_requests);
+    if (has_debt_ || probe_credit_ < probe_s) return {};
+    probe_credit_ = 0;
     num_skipped_ = 0;
-    return std::min(1, most);
+    return {1, num_rows};
   }
 
  private:
@@ -74,22 +130,52 @@ class DraftBudget {
     const double row = step_s_ > 0 && row_s_ > 0 ? row_s_ / step_s_ : kUsualRow;
     return row * rows / (1 + row * rows);
   }
+  /// Of a draft model's pass for all requests of the step, in units of the step without drafts.
+  [[nodiscard]] double pass_cost(const Step& step) const noexcept {
+    if (draft_pass_s_ > 0 && step_s_ > 0)
+      return (draft_pass_s_ + draft_row_s() * step.num_requests) / step_s(step.num_requests);
+    return draft_row_s_ > 0 && row_s_ > 0 ? draft_row_s_ / row_s_ : kUsualPass;
+  }
+  /// Of a step without drafts; 0: not known.
+  [[nodiscard]] double step_s(std::int32_t num_requests) const noexcept {
+    const double step = step_s_ > 0 ? step_s_ : row_s_ / kUsualRow;
+    const double row = row_s_ > 0 ? row_s_ : step_s_ * kUsualRow;
+    return step + row * num_requests;
+  }
+  [[nodiscard]] double draft_row_s() const noexcept {
+    return draft_row_s_ > 0 ? draft_row_s_ : draft_pass_s_ * kUsualRow;
+  }
+  void add_to_balance(double seconds) noexcept {
+    balance_ = std::min(balance_ + seconds, kMaxSaved * step_s(1));
+    balance_ = std::max(balance_, -2 * kMaxDebt * step_s(1));
+  }
   static void average(double& value, double sample) noexcept {
     value = value == 0 ? sample : value + (sample - value) / 8;
   }
 
   static constexpr double kUsualRow = 1.0 / 16;
-  static constexpr double kMargin = 1.25;  ///< times are estimates
-  static constexpr double kMemory = 0.9;   ///< of what was verified before, per step that verifies
-  static constexpr double kPrior = 0.2;    ///< guesses that came true before the first one
+  static constexpr double kUsualPass = 0.1;
+  static constexpr double kMargin = 1.25;   ///< times are estimates
+  static constexpr double kMemory = 0.9;    ///< of what was verified before, per step that verifies
+  static constexpr double kPrior = 0.2;     ///< guesses that came true before the first one
+  static constexpr double kMaxSaved = 256;  ///< steps
+  static constexpr std::int32_t kCatchUpRows = 256;  ///< in a step, of those missed before
+  static constexpr std::int32_t kMostSince = 8;      ///< tokens of a request in open steps
   double since_ = 0;
   std::int32_t num_open_ = 0;
-  double step_s_ = 0;  ///< a; 0: not known
-  double row_s_ = 0;   ///< b; 0: not known
+  double step_s_ = 0;        ///< a of a step; 0: not known
+  double row_s_ = 0;         ///< b of a step; likewise
+  double draft_pass_s_ = 0;  ///< a of a draft model's pass; likewise
+  double draft_row_s_ = 0;   ///< b of such a pass; likewise
+  double balance_ = 0;
+  bool has_debt_ = false;
+  double probe_credit_ = 0;  ///< the share of the time since the last try
   double num_right_ = 0;
   double num_wrong_ = 0;
-  bool has_verified_ = false;     ///< since the last step was done
-  std::int32_t num_skipped_ = 0;  ///< steps without guesses, since there were some
+  std::int32_t num_requests_ = 1;  ///< of the step that was done last
+  std::int32_t least_behind_ = 0;  ///< as it reported
+  bool has_verified_ = false;      ///< since the last step was done
+  std::int32_t num_skipped_ = 0;   ///< steps without guesses, since there were some
 };
 
 }  // namespace troupe

@@ -320,26 +320,26 @@ std::int32_t Scheduler::keep_prefill_lookahead(const RequestState& request,
 
 // ---- the step's result --------------------------------------------------------------------------
 
-namespace {
-/// Of a pass of a draft model or head, about, in units of a step of one request.
-constexpr double kComputedGuess = 0.1;
-}  // namespace
-
-std::int32_t Scheduler::num_drafts_to_make(std::size_t num_scheduled) {
+void Scheduler::plan_drafts(SchedulerOutput& output) {
   const SpeculativeConfig& speculative = config_.speculative;
-  const std::int32_t most = speculative.dynamic_lookup.empty() || num_scheduled == 0
-                                ? speculative.num_draft_tokens
-                                : speculative.dynamic_lookup[num_scheduled];
-  if (!speculative.adaptive || num_scheduled == 0) return most;
-  // What is looked up costs nothing; a draft model or head computes, and has slots for it.
-  const double guess_cost = speculative.num_lookahead_tokens > 0 ? kComputedGuess : 0;
-  return draft_budget_.next(static_cast<std::int32_t>(num_scheduled), most, guess_cost);
+  const std::size_t num_scheduled = output.scheduled_ids.size();
+  output.num_drafts_to_make = speculative.dynamic_lookup.empty() || num_scheduled == 0
+                                  ? speculative.num_draft_tokens
+                                  : speculative.dynamic_lookup[num_scheduled];
+  if (!speculative.adaptive || num_scheduled == 0) return;
+  // A draft model or head computes, and has slots for it.
+  const DraftBudget::Plan plan =
+      draft_budget_.next({.num_requests = static_cast<std::int32_t>(num_scheduled),
+                          .num_tokens = output.total_num_scheduled_tokens,
+                          .max_drafts = output.num_drafts_to_make,
+                          .computes = speculative.num_lookahead_tokens > 0});
+  output.num_drafts_to_make = plan.num_drafts;
+  output.max_draft_rows = plan.max_rows;
 }
 
 SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
   SchedulerOutput output;
   output.step = step_;
-  output.num_drafts_to_make = num_drafts_to_make(plan.scheduled.size());
   const std::size_t num_scheduled = plan.scheduled.size();
   output.scheduled_ids.reserve(num_scheduled);
   output.num_scheduled_tokens.reserve(num_scheduled);
@@ -361,6 +361,7 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
                                        request.num_output_placeholders);
   }
   CHECK(running_.size() <= static_cast<std::size_t>(config_.max_num_seqs), running_.size());
+  plan_drafts(output);
 
   if (!plan.drafts.empty()) {
     for (const ScheduledRequest& entry : plan.scheduled) {

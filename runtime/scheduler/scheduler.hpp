@@ -296,7 +296,8 @@ class Scheduler {
                                                     std::int32_t num_computed,
                                                     std::int32_t num_new) const;
   [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
-  [[nodiscard]] std::int32_t num_drafts_to_make(std::size_t num_scheduled);
+  /// How many drafts are made after the step; its requests are known.
+  void plan_drafts(SchedulerOutput& output);
   void advance_scheduled(const StepPlan& plan, SchedulerOutput& output);
   [[nodiscard]] std::vector<RequestState*> unfinished_in_order() const;
   void enqueue_waiting(RequestState* request);

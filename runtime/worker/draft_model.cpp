@@ -1,6 +1,7 @@
 #include "runtime/worker/draft_model.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <string>
 
@@ -104,16 +105,15 @@ Result<void> DraftModel::reserve_memory(std::int64_t vocab_size) {
   Model& model = *loaded_.model;
   // A step's own tokens, and of each of its requests the one that it has got, and those before.
   if (head_ == nullptr && keeps_all_blocks(model, options_)) max_behind_ = kMaxBehind;
-  const std::int64_t max_tokens =
-      options_.max_num_batched_tokens + (1 + max_behind_) * max_num_drafts();
+  max_tokens_ = options_.max_num_batched_tokens + (1 + max_behind_) * max_num_drafts();
   RETURN_IF_ERROR(
-      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
+      model.reserve({.max_num_tokens = max_tokens_, .max_num_logit_rows = LogitRows::kMaxRows}));
   ASSIGN_OR_RETURN(hidden_, allocate_floats(device_, max_num_drafts(), model.hidden_size(),
                                             "the draft model's hidden states"));
   if (head_ != nullptr) {
     const std::int64_t columns = std::max(head_->target_state_size(), head_->hidden_size());
     ASSIGN_OR_RETURN(states_,
-                     allocate_floats(device_, max_tokens, columns, "the draft head's states"));
+                     allocate_floats(device_, max_tokens_, columns, "the draft head's states"));
     if (!head_->token_ids().empty()) whole_logits_.resize(static_cast<std::size_t>(vocab_size));
   }
   return row_logits_.reserve(device_, model.vocab_size());
@@ -126,18 +126,24 @@ void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& 
 }
 
 void DraftModel::propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
-                         ConstMatrix states, Communicator* peers, Communicator* model_peers,
-                         ModelRunnerOutput& output) {
+                         std::int32_t max_rows, ConstMatrix states, Communicator* peers,
+                         Communicator* model_peers, ModelRunnerOutput& output) {
+  const auto begin = std::chrono::steady_clock::now();
+  DraftReport& report = output.drafting;
   peers_ = peers;
   model_peers_ = model_peers;
-  add_certain_tokens(rows, num_drafts, states);
-  forward(/*takes_target_states=*/true);
+  report.least_behind = add_certain_tokens(rows, num_drafts, max_rows, states);
+  forward(/*takes_target_states=*/true, report);
   while (!drafts_.empty()) {
     draw(output);
     if (drafts_.empty()) break;
     add_guesses();
-    forward(/*takes_target_states=*/false);
+    forward(/*takes_target_states=*/false, report);
   }
+  if (report.num_passes > 0)
+    report.us = std::chrono::duration_cast<std::chrono::microseconds>(
+                    std::chrono::steady_clock::now() - begin)
+                    .count();
 }
 
 std::int64_t DraftModel::num_wanted(const InputBatch::Row& row, std::int32_t num_drafts,
@@ -150,14 +156,21 @@ std::int64_t DraftModel::num_wanted(const InputBatch::Row& row, std::int32_t num
   return std::min({std::int64_t{num_drafts}, loaded_.model->max_model_len() - num_known, num_free});
 }
 
-void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
-                                    ConstMatrix states) {
+std::int32_t DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows,
+                                            std::int32_t num_drafts, std::int32_t max_rows,
+                                            ConstMatrix states) {
   batch_->clear();
   drafts_.clear();
+  constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+  std::int32_t least_behind = kNever;
+  std::int64_t num_left = std::min<std::int64_t>(max_rows, max_tokens_);
+  WorkerRequest* part = nullptr;  // the first request that does not fit whole
+  std::int32_t part_end = 0;
   // A head takes the token behind the one whose state it has.
   const std::int32_t shift = head_ != nullptr ? 1 : 0;
   for (const InputBatch::Row& row : rows) {
     WorkerRequest& request = *row.request;
+    if (request.is_undrafted) continue;
     const std::int32_t begin = std::min(request.num_computed_tokens, request.first_behind);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
     const std::int64_t num_slots = tables_->num_slots(request.table_row);
@@ -169,10 +182,19 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::
                     : std::min(num_known, request.num_computed_tokens + row.num_tokens + shift);
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(num_slots, step_end - shift));
     const std::int64_t wanted = num_wanted(row, num_drafts, num_slots);
-    if (begin >= end) continue;
-    const bool can_wait = num_drafts == 0 && end - begin <= max_behind_;
-    request.first_behind = can_wait ? begin : WorkerRequest::kNoneBehind;
-    if (can_wait) continue;
+    const std::int32_t count = std::max(end - begin, 0);
+    const bool fits = head_ != nullptr || count <= num_left;
+    const bool waits = !fits || (num_drafts == 0 && count <= max_behind_);
+    if (count > 0) request.first_behind = waits ? begin : WorkerRequest::kNoneBehind;
+    request.is_undrafted = !fits && max_behind_ == 0;
+    if (request.is_undrafted) continue;
+    least_behind = std::min(least_behind, waits ? count : 0);
+    if (!fits && part == nullptr) {
+      part = &request;
+      part_end = end;
+    }
+    if (count == 0 || waits) continue;
+    num_left -= count;
     if (head_ != nullptr) {
       CHECK(row.num_outputs == row.num_tokens && end - begin <= row.num_tokens, row.num_outputs,
             row.num_tokens, begin, end);
@@ -190,6 +212,16 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::
                        .token_ids = {},
                        .row = std::ssize(drafts_)});
   }
+  if (part != nullptr && num_left > 0) {
+    const std::int32_t begin = part->first_behind;
+    const auto count =
+        static_cast<std::int32_t>(std::min<std::int64_t>(num_left, part_end - begin));
+    batch_->add(std::span(part->token_ids)
+                    .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)),
+                begin, part->table_row, 0);
+    part->first_behind += count;
+  }
+  return least_behind;
 }
 
 void DraftModel::add_guesses() {
@@ -209,8 +241,10 @@ void DraftModel::copy_states(ConstMatrix states, std::int64_t to) {
                static_cast<std::size_t>(states.num_rows * states.num_cols) * sizeof(float));
 }
 
-void DraftModel::forward(bool takes_target_states) {
+void DraftModel::forward(bool takes_target_states, DraftReport& report) {
   if (batch_->num_tokens() == 0) return;
+  ++report.num_passes;
+  report.num_rows += static_cast<std::int32_t>(batch_->num_tokens());
   CHECK(batch_->num_outputs() <= max_num_drafts(), batch_->num_outputs(), max_num_drafts());
   if (head_ != nullptr) {
     const std::int64_t columns =

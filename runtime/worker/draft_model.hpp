@@ -28,8 +28,10 @@ namespace troupe {
 /// guesses the ones behind it. What it writes for guesses is overwritten in the next step.
 ///
 /// While nothing is to be guessed, a model whose layers keep all tokens computes those of several
-/// steps at once, as that costs little more than those of one. If a request ends meanwhile, the
-/// last of them are missing: guesses behind blocks that hold them are poorer.
+/// steps at once, as that costs little more than those of one; where the Scheduler limits what it
+/// computes (SchedulerOutput::max_draft_rows), those of any number of steps. If a request ends
+/// meanwhile, the last of them are missing: guesses behind blocks that hold them are poorer. A
+/// model with other layers that has missed tokens of a request does not draft for it any more.
 ///
 /// A draft head (DraftHead) does the same with what the other model makes of its tokens. Its entry
 /// at a position depends on the token behind it, which need not be in the same block: so of blocks
@@ -77,8 +79,10 @@ class DraftModel {
   /// is an error then, the drafts mean nothing. `num_drafts`: at most, for each request. `states`:
   /// for a head, what it takes of the other model, a row for each token of the step. Pre:
   /// set_cache() was called; with a head, all tokens of the step are outputs.
-  void propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts, ConstMatrix states,
-               Communicator* peers, Communicator* model_peers, ModelRunnerOutput& output);
+  /// `max_rows`: SchedulerOutput::max_draft_rows; a head computes all tokens of each step.
+  void propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+               std::int32_t max_rows, ConstMatrix states, Communicator* peers,
+               Communicator* model_peers, ModelRunnerOutput& output);
 
  private:
   /// A request that is being drafted for.
@@ -97,9 +101,10 @@ class DraftModel {
                                              LoadedModel& target, bool only_checks,
                                              const LoadProgressCallback& progress);
   Result<void> reserve_memory(std::int64_t vocab_size);
-  /// The tokens that the step has made certain, as far as there are slots.
-  void add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
-                          ConstMatrix states);
+  /// The tokens that the step has made certain, as far as there are slots, and the model may
+  /// compute so many. How many the request that lacks the fewest still lacks.
+  std::int32_t add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+                                  std::int32_t max_rows, ConstMatrix states);
   /// The last guess of each of drafts_.
   void add_guesses();
   /// How many guesses the request gets behind its step. num_slots: those it has blocks for.
@@ -107,7 +112,7 @@ class DraftModel {
                                         std::int64_t num_slots) const;
   /// states_ from row `to` on = these; on the device.
   void copy_states(ConstMatrix states, std::int64_t to);
-  void forward(bool takes_target_states);
+  void forward(bool takes_target_states, DraftReport& report);
   /// One token for each of drafts_; those that have enough, or get none, go to the output.
   void draw(ModelRunnerOutput& output);
   /// The next token of each of these, whose hidden states are given; kNoToken: there is none.
@@ -130,6 +135,7 @@ class DraftModel {
   LoadedModel loaded_;
   DraftHead* head_;              // loaded_'s model, if it is one
   std::int64_t max_behind_ = 0;  // kMaxBehind, or none may wait
+  std::int64_t max_tokens_ = 0;  // of a pass
   std::vector<LayerKvCache> caches_;
   const BlockTables* tables_ = nullptr;
   std::optional<FlatBatch> batch_;  // none before set_cache

@@ -110,6 +110,7 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   }
   batch_->update(step);
   num_drafts_to_make_ = step.num_drafts_to_make;
+  max_draft_rows_ = step.max_draft_rows;
   if (suffix_proposer_)
     for (const RequestId id : step.finished_ids) suffix_proposer_->finish(id);
   move_blocks(step);

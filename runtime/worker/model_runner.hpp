@@ -211,6 +211,7 @@ class ModelRunner {
   LogitRows row_logits_;
   std::optional<std::uint64_t> open_step_;  // computed, and not yet sampled
   std::int32_t num_drafts_to_make_ = 0;     // per request, behind the current step
+  std::int32_t max_draft_rows_ = 0;         // of the draft model, likewise
   Matrix step_hidden_;             // of the current step, in hidden_: the tokens that are asked for
   Matrix step_logits_;             // of rows of step_hidden_ side by side, on the host
   std::int32_t first_logits_ = 0;  // the first of these rows

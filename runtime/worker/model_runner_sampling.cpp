@@ -125,7 +125,8 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
     const ConstMatrix states = has_draft_head() && draft_model_->head()->takes_layer_inputs()
                                    ? loaded_.model->kept_layer_inputs()
                                    : step_hidden_;
-    draft_model_->propose(rows, num_drafts_to_make_, states, peers_.get(), model_peers(), output);
+    draft_model_->propose(rows, num_drafts_to_make_, max_draft_rows_, states, peers_.get(),
+                          model_peers(), output);
     RETURN_IF_ERROR(step_status());
     // The first stage has placeholders where the Scheduler has: they are no drafts on any stage.
     if (options_.parallel.pipeline_parallel_size == 1)

@@ -54,6 +54,8 @@ EngineCoreRequest request_from_json(const json& request, RequestId id) {
     const json& lora = request["lora"];
     result.lora = LoraRequest{lora["name"], lora["id"], lora["path"]};
   }
+  if (request.contains("outputs"))
+    result.output_token_ids = request["outputs"].get<std::vector<TokenId>>();
   SamplingParams& params = result.params;
   params.max_tokens = request["max_tokens"].get<std::int32_t>();
   if (request.contains("eos_token_id") && !request["eos_token_id"].is_null())
@@ -111,6 +113,8 @@ std::vector<KVCacheGroup> groups_from_json(const json& groups) {
           !group["prefill_checkpoint_alignment"].is_null())
         states.prefill_checkpoint_alignment = group["prefill_checkpoint_alignment"];
       spec.kind = states;
+    } else if (kind == "cross") {
+      spec.kind = CrossAttentionSpec{};
     } else {
       CHECK(kind == "full", kind);
     }
@@ -184,6 +188,7 @@ SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived)
   if (has(cfg, "lora")) config.max_loras = cfg["lora"]["max_loras"];
   if (has(cfg, "mm")) config.max_encoder_embeds = cfg["mm"]["compute_budget"];
   config.include_finished_requests = cfg.value("include_finished_set", false);
+  config.encoder_decoder = cfg.value("encoder_decoder", false);
   config.has_block_ops = derived["needs_zeroing"];
   if (has(cfg, "connector")) {
     const std::string role = cfg["connector"]["role"];

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "runtime/base/check.hpp"
+#include "runtime/scheduler/decision_log.hpp"
 #include "runtime/scheduler/scheduler.hpp"
 #include "tests/support/exact_grammar.hpp"
 #include "tests/support/local_ports.hpp"
@@ -28,6 +29,7 @@ class SchedulerReplayer final : public TraceReplayer {
       : cfg_(trace[0]["cfg"]),
         derived_(trace[0]["derived"]),
         ids_(trace),
+        has_states_(std::ranges::any_of(trace, [](const json& line) { return has(line, "st"); })),
         v2_runner_(cfg_["v2_runner"]),
         hex_chars_(cfg_["hash"]["hex_chars"]),
         kv_cache_(cache_settings_from_json(cfg_, derived_)),
@@ -80,7 +82,8 @@ class SchedulerReplayer final : public TraceReplayer {
     scheduler_.flush();
     out["conn"] = connector_.take_calls();
     std::string difference = describe_difference("out", line["out"], out);
-    if (difference.empty()) difference = compare_state(line.value("st", json::object()));
+    if (difference.empty() && has_states_)
+      difference = compare_state(line.value("st", json::object()));
     return difference;
   }
 
@@ -92,9 +95,11 @@ class SchedulerReplayer final : public TraceReplayer {
 
   EncoderCachePort* make_encoder_port() {
     if (!has(cfg_, "mm")) return nullptr;
-    encoder_cache_.emplace(
-        EncoderCacheSettings{.capacity = cfg_["mm"]["cache_size"],
-                             .split_items = !cfg_.value("disable_chunked_mm_input", false)});
+    encoder_cache_ = make_encoder_cache_manager(
+        {.capacity = cfg_["mm"]["cache_size"],
+         .split_items = !cfg_.value("disable_chunked_mm_input", false),
+         .whole_runs = cfg_["mm"].value("whole_runs", false),
+         .manager = cfg_["mm"].value("manager", std::string(kEncoderCacheManager))});
     encoder_port_.emplace(*encoder_cache_);
     return &*encoder_port_;
   }
@@ -113,11 +118,12 @@ class SchedulerReplayer final : public TraceReplayer {
     connector_.add_request(id, op["req"].value("remote", json()));
     CHECK(scheduler_.add_request(std::move(request), 0).ok());
     scheduler_.flush();
-    if (is_new) {
+    if (is_new && has_states_) {
       out["hashes"] = hashes_json(kv_cache_.request(id).hashes, 0);
       num_hashes_[id] = kv_cache_.request(id).hashes.size();
       expected_tables_[ids_.name(id)] = json::array();
     }
+    if (!has_states_) return;
     const RequestState* state = scheduler_.request(id);
     out["status"] = state == nullptr ? json() : json(status_name(state->status));
   }
@@ -130,82 +136,33 @@ class SchedulerReplayer final : public TraceReplayer {
     step.number = op["k"];
     step.output = run_now(scheduler_.schedule(0, throttle));
     const SchedulerOutput& output = step.output;
-    const bool feeds_tokens = cfg_["pp"].get<int>() > 1 && !cfg_["async_scheduling"].get<bool>();
+    const bool feeds_tokens =
+        has_states_ && cfg_["pp"].get<int>() > 1 && !cfg_["async_scheduling"].get<bool>();
 
     std::map<RequestId, std::int32_t> num_scheduled, num_drafts;
-    out["num"] = json::array();
     for (std::size_t i = 0; i < output.scheduled_ids.size(); ++i) {
       const RequestId id = output.scheduled_ids[i];
       num_scheduled[id] = output.num_scheduled_tokens[i];
       num_drafts[id] = output.num_draft_tokens.empty() ? 0 : output.num_draft_tokens[i];
-      out["num"].push_back({ids_.name(id), output.num_scheduled_tokens[i]});
     }
-    out["spec"] = drafts_json(output);
-    out["total"] = output.total_num_scheduled_tokens;
-    out["finished"] = ids_.sorted_names(output.finished_ids);
-    out["preempted"] = ids_.sorted_names(output.preempted_ids);
-
-    const auto add_worker_fields = [&](json& entry, RequestId id, std::int32_t computed) {
+    out = plan_json(output, cfg_["groups"].size(), v2_runner_, name_of());
+    for (json& entry : out["cached"]) {
+      const RequestId id = ids_.number(entry["id"]);
       const auto& tokens = scheduler_.request(id)->token_ids;
+      const std::int32_t computed = entry["computed"];
       if (feeds_tokens) {
         const auto end = std::min(
             tokens.size(), static_cast<std::size_t>(computed + num_scheduled[id] - num_drafts[id]));
         entry["tok"] = std::vector<TokenId>(tokens.begin() + computed,
                                             tokens.begin() + static_cast<std::ptrdiff_t>(end));
       }
-      if (!v2_runner_ && !previous_step_.contains(id)) entry["all_len"] = tokens.size();
-    };
-
-    out["new"] = json::array();
-    out["cached"] = json::array();
-    const CachedRequestData& cached = output.cached_requests;
-    const std::size_t num_groups = cfg_["groups"].size();
-    std::size_t next_block = 0;
-    for (std::size_t i = 0; i < cached.ids.size(); ++i) {
-      json entry = {{"id", ids_.name(cached.ids[i])},
-                    {"resumed", false},
-                    {"computed", cached.num_computed_tokens[i]},
-                    {"nout", cached.num_output_tokens[i]}};
-      BlockTable blocks(num_groups);
-      bool any = false;
-      for (std::size_t g = 0; g < num_groups && !cached.new_block_counts.empty(); ++g) {
-        for (std::int32_t n = 0; n < cached.new_block_counts[i * num_groups + g]; ++n) {
-          blocks[g].push_back(cached.new_block_ids[next_block++]);
-          any = true;
-        }
-      }
-      if (any) entry["blocks"] = blocks;
-      add_worker_fields(entry, cached.ids[i], cached.num_computed_tokens[i]);
-      out["cached"].push_back(std::move(entry));
+      if (has_states_ && !v2_runner_ && !previous_step_.contains(id))
+        entry["all_len"] = tokens.size();
     }
-    const std::size_t num_first_timers =
-        output.new_requests.size() - static_cast<std::size_t>(output.num_resumed_requests);
-    for (std::size_t i = 0; i < output.new_requests.size(); ++i) {
-      const NewRequestData& data = output.new_requests[i];
-      json entry = {{"id", ids_.name(data.id)},
-                    {"blocks", data.block_ids},
-                    {"computed", data.num_computed_tokens}};
-      if (i < num_first_timers || v2_runner_) {
-        if (v2_runner_) entry["prefill_len"] = data.token_ids.size();
-        out["new"].push_back(std::move(entry));
-      } else {
-        entry["resumed"] = true;
-        entry["nout"] = static_cast<std::int32_t>(data.token_ids.size()) - data.num_prompt_tokens;
-        add_worker_fields(entry, data.id, data.num_computed_tokens);
-        out["cached"].push_back(std::move(entry));
-      }
-    }
-    out["sync_loads"] = output.has_sync_kv_loads;
-    out["structured"] = output.has_structured_output_requests;
-    out["pending_structured"] = output.pending_structured_output_tokens;
-    for (const auto& [id, item] : output.scheduled_encoder_inputs)
-      out["enc"][ids_.name(id)].push_back(item);
-    out["free_mm"] = output.free_encoder_identifiers;
-    out["zero"] = output.blocks_to_zero;
-    out["copies"] = output.block_copies;
     if (cfg_.contains("spec") && !cfg_["spec"].is_null()) out["next_k"] = output.num_drafts_to_make;
     previous_step_.clear();
     previous_step_.insert(output.scheduled_ids.begin(), output.scheduled_ids.end());
+    if (op.value("dropped", false)) steps_.pop_back();
   }
 
   static std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts_of(const TraceIds& ids,
@@ -216,16 +173,8 @@ class SchedulerReplayer final : public TraceReplayer {
     return drafts;
   }
 
-  json drafts_json(const SchedulerOutput& step) const {
-    json drafts = json::object();
-    auto next = step.draft_token_ids.begin();
-    for (std::size_t i = 0; i < step.num_draft_tokens.size(); ++i) {
-      const auto begin = next;
-      next += step.num_draft_tokens[i];
-      if (begin != next)
-        drafts[ids_.name(step.scheduled_ids[i])] = std::vector<TokenId>(begin, next);
-    }
-    return drafts;
+  [[nodiscard]] RequestName name_of() const {
+    return [this](RequestId id) { return ids_.name(id); };
   }
 
   Step& open_step(const json& op) {
@@ -249,7 +198,7 @@ class SchedulerReplayer final : public TraceReplayer {
   void drafts_in_output(const json& op, json& out) {
     SchedulerOutput& step = open_step(op).output;
     scheduler_.update_draft_token_ids_in_output(step, drafts_of(ids_, op["d"]));
-    out["spec"] = drafts_json(step);
+    out["spec"] = drafts_json(step, name_of());
     for (const auto& [id, n] : step.num_invalid_draft_tokens) out["invalid"][ids_.name(id)] = n;
   }
 
@@ -283,48 +232,11 @@ class SchedulerReplayer final : public TraceReplayer {
         run_now(scheduler_.update_from_output(step.output, result, 0));
     scheduler_.flush();
 
-    out["outs"] = json::array();
-    for (const EngineCoreOutput& output : outputs.outputs) {
-      json entry = {{"id", ids_.name(output.id)},
-                    {"toks", output.new_token_ids},
-                    {"client", output.client_index}};
-      if (output.finish_reason) entry["fin"] = to_string(*output.finish_reason);
-      if (const auto* token = std::get_if<TokenId>(&output.stop_reason))
-        entry["stop_reason"] = *token;
-      if (const auto* text = std::get_if<std::string>(&output.stop_reason))
-        entry["stop_reason"] = *text;
-      if (output.pooling_output) entry["pooled"] = true;
-      if (!output.kv_transfer_params.empty())
-        entry["kv_params"] = json::parse(output.kv_transfer_params);
-      if (const auto& stats = output.prefill_stats)
-        entry["prefill"] = {stats->num_prompt_tokens,          stats->num_computed_tokens,
-                            stats->num_cached_tokens,          stats->num_local_cached_tokens,
-                            stats->num_external_cached_tokens, stats->num_cache_creation_tokens};
-      out["outs"].push_back(std::move(entry));
-    }
-    for (const auto& [client, id] : outputs.finished_requests)
-      out["finished"][std::to_string(client)].push_back(ids_.name(id));
-    if (out.contains("finished"))
-      for (json& names : out["finished"]) std::sort(names.begin(), names.end());
+    out = outputs_json(outputs, name_of());
     const SchedulerStats& stats = outputs.stats.value();
-    out["stats"] = {{"running", stats.num_running_reqs},
-                    {"waiting", stats.num_waiting_reqs},
-                    {"skipped", stats.num_deferred_reqs}};
-    const auto add_prefix_stats = [&](const char* key, const PrefixCacheStats& prefix) {
-      if (prefix != PrefixCacheStats{})
-        out["stats"][key] = {
-            prefix.requests,          prefix.queries,        prefix.hits, prefix.preempted_requests,
-            prefix.preempted_queries, prefix.preempted_hits, prefix.reset};
-    };
-    add_prefix_stats("prefix", stats.prefix_cache);
-    add_prefix_stats("ext_prefix", stats.connector_prefix_cache);
     if (has(cfg_, "connector"))
       out["stats"]["fetch"] = {stats.num_kv_loads_to_start, stats.num_kv_loads_in_progress,
                                stats.num_kv_loads_waiting};
-    const SpecDecodingStats& spec = stats.spec_decoding;
-    if (spec.num_requests > 0)
-      out["stats"]["spec"] = {spec.num_requests, spec.num_draft_tokens, spec.num_accepted_tokens,
-                              spec.num_accepted_per_position, spec.num_drafted_per_position};
     const std::string event_hashes = cfg_.value("event_hashes", std::string("int64"));
     for (const KVCacheEvent& event : kv_cache_.take_events())
       out["events"].push_back(event_json(event, event_hashes));
@@ -453,11 +365,12 @@ class SchedulerReplayer final : public TraceReplayer {
   json cfg_;
   json derived_;
   TraceIds ids_;
+  bool has_states_;  ///< a log of the engine has decisions alone
   bool v2_runner_;
   std::size_t hex_chars_;
   KVCacheManager kv_cache_;
   LocalKVCache kv_port_;
-  std::optional<EncoderCacheManager> encoder_cache_;
+  std::unique_ptr<EncoderCacheManager> encoder_cache_;
   std::optional<LocalEncoderCache> encoder_port_;
   ScriptedConnector connector_;
   Scheduler scheduler_;

@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
 """What an operator does to a running engine: pausing it, fitting it into memory, looking at its cache."""
+import concurrent.futures
+import gzip
 import json
+import pathlib
+import subprocess
+import tempfile
 import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
 
-from support import DEADLINE_S, Server, wait_until
+from support import BINARY, DEADLINE_S, Server, wait_until
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 
 DEMO = ("--served-model-name", "demo", "--generation-config", "vllm")
 LONG = {"model": "demo", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "max_tokens": 600}
@@ -179,6 +186,83 @@ class Memory(unittest.TestCase):
                     self.assertEqual(f"vllm:kv_block_{name}_count" in text, bool(flags))
                 if flags:
                     self.assertGreater(server.metric("vllm:kv_block_lifetime_seconds_count"), 10)
+
+
+def traces(family):
+    """Each trace of a family: its configuration, and the requests that are added."""
+    with gzip.open(GOLDEN / f"oracle/scheduler/{family}.jsonl.gz", "rt") as lines:
+        for line in map(json.loads, lines):
+            if "trace" in line:
+                yield line["cfg"], (requests := [])
+            elif line["op"]["op"] == "add" and not line["op"]["req"].get("resumable"):
+                requests.append(line["op"]["req"])
+
+
+class Decisions(unittest.TestCase):
+    """The log of a running engine's decisions replays: the Scheduler and the caches, fed with what the engine was told and
+    what its workers sampled, decide the same. The requests are those of the reference's traces."""
+
+    def check(self, model, serve, ask):
+        """Serves the model, has `ask` send requests to the server; returns the operations that were logged."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder) / "decisions.jsonl"
+            with Server(str(GOLDEN / "models/models" / model), "--served-model-name", "m", "--dtype", "float32",
+                        "--server-dev-mode", "--dev-scheduler-log", str(log), *serve) as server:
+                ask(server)
+                self.assertEqual(server.stop()[0], 0, server.log())
+            result = subprocess.run([pathlib.Path(BINARY).parent / "tests/replay_traces", log], capture_output=True, text=True)
+            self.assertRegex(result.stdout, r"^1 traces, [1-9]\d* operations, 0 mismatches\n$")
+            return [json.loads(line) for line in log.read_text().splitlines()[1:]]
+
+    def check_trace(self, model, family, config, requests):
+        """As a trace has them, beside each other, on as small a cache."""
+        longest = max(len(request["prompt"]) + request["max_tokens"] for request in requests)
+        serve = ["--max-model-len", str(longest), "--max-num-seqs", str(config["max_num_seqs"]),
+                 "--max-num-batched-tokens", str(max(config["max_num_batched_tokens"], config["max_num_seqs"])),
+                 "--num-gpu-blocks-override", str(max(config["num_blocks"], 3 * longest // 16 + 8))]
+        if not config["async_scheduling"]:
+            serve.append("--no-async-scheduling")
+
+        def ask(server):
+            def complete(request):
+                return post(server, "/v1/completions", {
+                    "model": "m", "prompt": request["prompt"], "max_tokens": request["max_tokens"], "temperature": 0,
+                    "ignore_eos": True})
+            with concurrent.futures.ThreadPoolExecutor(len(requests)) as threads:
+                for (status, body), request in zip(threads.map(complete, requests), requests):
+                    self.assertEqual(status, 200, body)
+                    self.assertEqual(body["usage"]["completion_tokens"], request["max_tokens"])
+        operations = self.check(model, serve, ask)
+        self.assertEqual(sum(line["op"]["op"] == "add" for line in operations), len(requests), family)
+        sampled = sum(len(tokens) for line in operations if line["op"]["op"] == "update" for _, tokens in line["op"]["toks"])
+        self.assertEqual(sampled, sum(request["max_tokens"] for request in requests))
+
+    def test_of_states_chunked_attention_and_sinks(self):
+        for model, family in (("bamba", "mamba"), ("mamba2", "mamba"), ("llama4_text", "chunked_local"), ("gpt_oss", "hybrid")):
+            with self.subTest(model=model):
+                config, requests = next((config, requests) for config, requests in traces(family) if len(requests) > 4)
+                self.check_trace(model, family, config, requests[:12])
+
+    def test_of_cross_attention(self):
+        sounds = GOLDEN / "models/goldens/whisper/audio"
+
+        def ask(server):
+            def transcribe(sound):
+                return subprocess.run(["curl", "-sf", server.url + "/v1/audio/transcriptions", "-F", f"file=@{sound}",
+                                       "-F", "max_completion_tokens=20"], capture_output=True).returncode
+            with concurrent.futures.ThreadPoolExecutor(4) as threads:
+                self.assertEqual(list(threads.map(transcribe, [*sounds.iterdir()][:4])), [0] * 4)
+        operations = self.check("whisper", ["--max-num-seqs", "2"], ask)
+        self.assertTrue(any(line["out"].get("enc") for line in operations))
+
+    def test_what_cannot_be_replayed_is_refused(self):
+        for options, reason in ((("--session-ttl-s", "5"), "session-ttl-s"), (("--scheduling-policy", "fair"), "fair")):
+            result = subprocess.run(
+                [BINARY, "serve", str(GOLDEN / "models/models/llama"), "--port", "0", "--server-dev-mode",
+                 "--dev-scheduler-log", "/dev/full", *options], capture_output=True, text=True, timeout=DEADLINE_S)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(f"decisions cannot be replayed with", result.stdout + result.stderr)
+            self.assertIn(reason, result.stdout + result.stderr)
 
 
 if __name__ == "__main__":

@@ -9,50 +9,88 @@ namespace {
 
 constexpr std::int32_t kMost = 8;
 
-/// Steps of so many requests, one after the other, that take 30 ms and 1 ms for each row.
+/// Steps of so many requests, one after the other, that take 30 ms and 1 ms for each row; those of
+/// a draft model, if there is one, take `draft_cost` times as long.
 struct Steps {
-  DraftBudget budget;
+  double draft_cost = 0;
+  DraftBudget budget = {};
   double now = 10;
   std::int64_t num_drafts = 0;
+  std::int64_t num_tokens = 0;
+  std::int32_t num_missed = 0;  ///< tokens of each request, by the draft model
+  DraftBudget::Plan plan = {};
 
-  void run(std::int32_t num_rows) {
+  std::int32_t next(std::int32_t num_requests, std::int32_t most = kMost,
+                    std::int32_t num_tokens = 1) {
+    plan = budget.next({.num_requests = num_requests,
+                        .num_tokens = num_requests * num_tokens,
+                        .max_drafts = most,
+                        .computes = draft_cost > 0});
+    return plan.num_drafts;
+  }
+  void run(std::int32_t num_requests, std::int32_t num_rows, std::int32_t num_new = 0) {
     budget.on_planned(now);
     now += 0.030 + 0.001 * num_rows;
-    budget.on_done(now, num_rows);
+    DraftReport report;
+    num_missed += num_new;
+    if (draft_cost > 0) {
+      // Requests that fit whole, and then as many passes as there are drafts.
+      const std::int32_t num_fit =
+          std::min(num_requests, num_missed > 0 ? plan.max_rows / num_missed : num_requests);
+      if (plan.num_drafts > 0 && num_fit > 0) {
+        report.num_passes = plan.num_drafts;
+        report.num_rows = num_fit * (num_missed + plan.num_drafts - 1);
+        const double seconds = draft_cost * (0.030 * report.num_passes + 0.001 * report.num_rows);
+        report.us = static_cast<std::int64_t>(seconds * 1e6);
+        now += seconds;
+        if (num_fit == num_requests) num_missed = 0;
+      }
+      report.least_behind = num_missed;
+    }
+    budget.on_done(now, num_requests, num_rows, report);
   }
   /// Of each request's drafts so many come true at most.
   void draft(std::int32_t num_requests, std::int32_t num_right, int num_steps) {
-    std::int32_t count = 0;
     for (int step = 0; step < num_steps; ++step) {
-      run(num_requests * (1 + count));
+      const std::int32_t count = plan.num_drafts;
+      const std::int32_t num_accepted = std::min(count, num_right);
+      run(num_requests, num_requests * (1 + count), 1 + num_accepted);
       for (std::int32_t i = 0; i < num_requests && count > 0; ++i)
-        budget.on_verified(count, std::min(count, num_right));
-      count = budget.next(num_requests, kMost);
-      num_drafts += std::int64_t{num_requests} * count;
+        budget.on_verified(count, num_accepted);
+      num_tokens += std::int64_t{num_requests} * (1 + num_accepted);
+      num_drafts += std::int64_t{num_requests} * next(num_requests);
     }
+  }
+  /// Times as many tokens as in steps without drafts.
+  double gain(std::int32_t num_requests, std::int32_t num_right, int num_steps) {
+    const double begin = now;
+    num_tokens = 0;
+    draft(num_requests, num_right, num_steps);
+    return static_cast<double>(num_tokens) / num_requests * (0.030 + 0.001 * num_requests) /
+           (now - begin);
   }
 };
 
 BOOST_AUTO_TEST_CASE(drafts_that_come_true_are_made_whatever_the_load) {
   for (const std::int32_t num_requests : {1, 8, 64}) {
     Steps steps;
-    steps.run(512);
+    steps.run(1, 512);
     steps.draft(num_requests, kMost, 20);
-    BOOST_TEST(steps.budget.next(num_requests, kMost) == kMost);
-    BOOST_TEST(steps.budget.next(num_requests, 3) == 3);
+    BOOST_TEST(steps.next(num_requests) == kMost);
+    BOOST_TEST(steps.next(num_requests, 3) == 3);
   }
 }
 
 BOOST_AUTO_TEST_CASE(where_none_comes_true_one_step_in_many_tries_again) {
   Steps steps;
-  steps.run(512);
+  steps.run(1, 512);
   steps.draft(4, 0, 50);
   steps.num_drafts = 0;
   steps.draft(4, 0, 20 * DraftBudget::kProbeSteps);
   BOOST_TEST(steps.num_drafts >= 4 * 18);
   BOOST_TEST(steps.num_drafts <= 4 * 21);
   steps.draft(4, kMost, 4 * DraftBudget::kProbeSteps);
-  BOOST_TEST(steps.budget.next(4, kMost) == kMost);
+  BOOST_TEST(steps.next(4) == kMost);
 }
 
 BOOST_AUTO_TEST_CASE(the_more_requests_run_the_fewer_drafts_does_each_get) {
@@ -60,9 +98,9 @@ BOOST_AUTO_TEST_CASE(the_more_requests_run_the_fewer_drafts_does_each_get) {
   std::int32_t before = kMost;
   for (const std::int32_t num_requests : {1, 4, 16, 128}) {
     Steps steps;
-    steps.run(512);
+    steps.run(1, 512);
     steps.draft(num_requests, 1, 200);
-    const std::int32_t count = steps.budget.next(num_requests, kMost);
+    const std::int32_t count = steps.next(num_requests);
     BOOST_TEST(count <= before);
     before = count;
   }
@@ -73,15 +111,57 @@ BOOST_AUTO_TEST_CASE(steps_that_overlap_and_steps_that_fail_are_not_taken_for_lo
   DraftBudget budget;
   budget.on_planned(0);
   budget.on_planned(0.1);
-  budget.on_done(1, 512);  // 1 s
-  budget.on_done(2, 512);  // and not 1.9
+  budget.on_done(1, 1, 512);  // 1 s
+  budget.on_done(2, 1, 512);  // and not 1.9
   budget.on_planned(3);
   budget.on_failed();
   budget.on_planned(1000);
-  budget.on_done(1000.5, 1);  // and not 997
+  budget.on_done(1000.5, 1, 1);  // and not 997
   // A row takes 2 ms of the small step's 500.
   for (int i = 0; i < 200; ++i) budget.on_verified(1, i % 20 == 0 ? 1 : 0);
-  BOOST_TEST(budget.next(1, kMost) == 1);
+  BOOST_TEST(budget.next({.num_requests = 1, .num_tokens = 1, .max_drafts = kMost}).num_drafts ==
+             1);
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_model_is_never_slower_than_none_whatever_it_costs) {
+  for (const double cost : {0.05, 0.3, 0.7, 1.0, 3.0}) {
+    for (const std::int32_t num_requests : {1, 16}) {
+      for (const std::int32_t num_right : {0, 1, kMost}) {
+        Steps steps{.draft_cost = cost};
+        BOOST_TEST_CONTEXT(cost << " times a step, " << num_requests << " requests, " << num_right
+                                << " drafts come true") {
+          BOOST_TEST(steps.gain(num_requests, num_right, 2000) >= 0.97);
+          if (cost == 0.05 && num_right == kMost)
+            BOOST_TEST(steps.gain(num_requests, num_right, 500) > 2);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_model_that_has_not_been_worth_its_cost_is_tried_again) {
+  Steps steps{.draft_cost = 0.1};
+  steps.draft(1, 0, 1000);
+  BOOST_TEST(steps.gain(1, kMost, 3000) > 1.5);
+}
+
+BOOST_AUTO_TEST_CASE(prompts_that_a_draft_model_computes_are_paid_for_by_what_it_gains) {
+  Steps steps{.draft_cost = 0.3};
+  double without = 0;
+  int num_computed = 0;  // prompts
+  // Many prompts, and few tokens behind each.
+  for (int i = 0; i < 500; ++i) {
+    steps.num_missed = 0;
+    num_computed += steps.next(1, kMost, 2000) > 0 ? 1 : 0;
+    steps.run(1, 2000, 2000);
+    steps.next(1);
+    without += 2.030;
+    const std::int64_t before = steps.num_tokens;
+    steps.draft(1, kMost, 3);
+    without += static_cast<double>(steps.num_tokens - before) * 0.031;
+  }
+  BOOST_TEST(steps.now - 10 <= without / 0.97);
+  BOOST_TEST(num_computed > 0);
 }
 
 }  // namespace
