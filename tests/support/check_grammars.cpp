@@ -1,7 +1,7 @@
 // check_grammars TOKENIZER_FOLDER < cases.jsonl > results.jsonl: for each line {"kind":
-// "json_schema" | "regex" | "grammar", "source", "any_order", "texts"}, either {"error"} or {"accepted":
-// [bool]}: whether the grammar takes each text, token by token, each token being in the mask before
-// it.
+// "json_schema" | "regex" | "grammar", "source", "any_order", "texts"}, either {"error"} or
+// {"accepted": [bool]}: whether the grammar takes each text, token by token, each token being in
+// the mask before it.
 
 #include <cstdio>
 #include <iostream>
@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
   while (std::getline(std::cin, line)) {
     const Json request = Json::parse(line);
     Json result;
-    const auto grammar = grammar_of(request["kind"], request["source"], request.value("any_order", false));
+    const auto grammar =
+        grammar_of(request["kind"], request["source"], request.value("any_order", false));
     if (!grammar.ok()) {
       result["error"] = grammar.error().message;
     } else if (auto compiled = troupe::CompiledGrammar::compile(*grammar, vocabulary);

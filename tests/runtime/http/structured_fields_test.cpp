@@ -65,9 +65,9 @@ BOOST_AUTO_TEST_CASE(each_form_says_what_it_asks_for) {
 }
 
 BOOST_AUTO_TEST_CASE(white_space_and_properties_are_the_requests_to_choose) {
-  const auto what =
-      structured(R"("structured_outputs":{"json":{},"disable_any_whitespace":true,)"
-                 R"("disable_additional_properties":true,"any_order":true,"whitespace_pattern":" ?"})");
+  const auto what = structured(
+      R"("structured_outputs":{"json":{},"disable_any_whitespace":true,)"
+      R"("disable_additional_properties":true,"any_order":true,"whitespace_pattern":" ?"})");
   BOOST_TEST(what->disable_any_whitespace);
   BOOST_TEST(what->disable_additional_properties);
   BOOST_TEST(what->any_order);
