@@ -64,7 +64,9 @@ class SpeechGeneration final : public Generation {
     while (shown_ < parts().size()) {
       std::string text = std::exchange(held_[shown_], {});
       if (!text.empty()) append_chunk(out, text, false);
-      if (!parts()[shown_].finished) break;
+      const Part& window = parts()[shown_];
+      const bool has_more = window.has_pending && &window != &part;  // comes with the next call
+      if (!window.finished || has_more) break;
       ++shown_;
     }
   }

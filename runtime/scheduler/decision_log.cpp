@@ -280,12 +280,14 @@ Result<std::shared_ptr<DecisionLog>> DecisionLog::open(const std::filesystem::pa
   if (!stream) return Error{ErrorCode::kIo, file.string() + " cannot be written", kOption};
   std::shared_ptr<DecisionLog> log(
       new DecisionLog(std::move(stream), config, caches.groups.size()));
-  const json header = {{"trace", "engine/" + std::to_string(config.incarnation)},
-                       {"family", "engine"},
+  const json header = {{"family", "engine"},
                        {"format", 1},
                        {"cfg", config_json(config, caches, encoder_cache)},
                        {"derived", derived_json(config, caches)}};
-  log->file_ << header.dump() << '\n' << std::flush;
+  // Readers find a trace's begin by its first key.
+  log->file_ << "{\"trace\":\"engine/" << config.incarnation << "\"," << header.dump().substr(1)
+             << '\n'
+             << std::flush;
   return log;
 }
 

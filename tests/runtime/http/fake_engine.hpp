@@ -65,6 +65,7 @@ class FakeEngine final : public EnginePort {
       answer.token_ids.push_back(static_cast<unsigned char>(c));
       answer.token_strings.emplace_back(1, c);
     }
+    if (!rendered_.empty()) answer.text = rendered_;
     reply(std::move(answer));
   }
   void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) override {
@@ -112,6 +113,8 @@ class FakeEngine final : public EnginePort {
 
   void set_healthy(bool healthy) { healthy_ = healthy; }
   void fail_renders(bool fail) { fail_renders_ = fail; }
+  /// Everything, from now on.
+  void render_as(std::string text) { rendered_ = std::move(text); }
   /// Called for every submission, on the thread that submits.
   void react(std::function<void(const GenerateRequest&)> function) {
     const std::lock_guard lock(mutex_);
@@ -157,6 +160,7 @@ class FakeEngine final : public EnginePort {
   std::function<void(const GenerateRequest&)> react_;
   std::atomic<bool> healthy_{true};
   std::atomic<bool> fail_renders_{false};
+  std::string rendered_;
 };
 
 /// One output with one sample.

@@ -3,6 +3,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "tests/runtime/http/session_fixture.hpp"
+
 namespace troupe {
 namespace {
 
@@ -89,6 +91,32 @@ BOOST_AUTO_TEST_CASE(answers_have_the_form_that_was_asked_for) {
       R"({"id":0,"start":0.00,"end":1.50,"text":" Hello"},)"
       R"({"id":1,"start":3661.50,"end":3663.50,"text":" again"}],)"
       R"("usage":{"type":"duration","seconds":3664}})");
+}
+
+/// Window 1 has ended when the end of window 0 is shown, and its own text is still to come.
+BOOST_FIXTURE_TEST_CASE(a_stream_has_the_texts_of_all_windows_in_order, SessionFixture) {
+  engine.render_as(R"({"seconds":3,"windows":[{"samples":"A","start":0},{"samples":"B","start":1},)"
+                   R"({"samples":"C","start":2}]})");
+  const std::string form = form_of({{"file", "RIFF"}, {"stream", "true"}});
+  exchange(
+      "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: h\r\n"
+      "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: " +
+      std::to_string(form.size()) + "\r\n\r\n" + form);
+  const auto windows = engine.wait_submitted(3);
+  BOOST_REQUIRE(windows.size() == 3u);
+  deliver(text_output(windows[0].id, "zero ", {1}));
+  std::string begin;
+  BOOST_REQUIRE(session().take_output(begin));  // a client that reads nothing for a while
+  for (const auto& [window, text] : {std::pair{1, "one "}, {2, "two "}, {0, "and "}})
+    deliver(
+        text_output(windows[static_cast<std::size_t>(window)].id, text, {2}, FinishReason::kStop));
+  session().sent();
+  std::string all;
+  for (const std::string& event : events_of(begin + drain_output())) {
+    const auto at = event.find(R"("content":")");
+    if (at != event.npos) all += event.substr(at + 11, event.find('"', at + 11) - at - 11);
+  }
+  BOOST_TEST(all == "zero and one two ");
 }
 
 }  // namespace

@@ -424,7 +424,7 @@ BOOST_AUTO_TEST_CASE(tensors_that_do_not_fit_together_are_refused_by_name) {
   BOOST_TEST(matrix_error(kAwq, ".qweight", "I32", {256, 6}, 256 * 6 * 4) ==
              file + "\"m.qweight\" has shape [256, 6], expected [256, 5]");
   BOOST_TEST(matrix_error(kPacked, ".weight_shape", "I64", {2}, 16) ==
-             file + "\"m.weight_shape\" says [0, 0], expected [40, 256]");
+             file + "\"m.weight_shape\" is [0, 0], expected [40, 256]");
   BOOST_TEST(matrix_error(kPacked, ".weight_scale", "F16", {40, 3}, 240) ==
              file +
                  "\"m.weight_scale\" has shape [40, 3], expected [1] or [40, groups of 256 "

@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_know_the_secret_is_not_let_in) {
   second.secret = "of another";
   std::string error;
   std::thread stranger([&] { error = create_communicator(second).error().message; });
-  BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not come"));
+  BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not connect to "));
   stranger.join();
   BOOST_TEST(error.ends_with("within 0.500000 s; who did is not of this engine"), error);
 }
@@ -351,7 +351,7 @@ BOOST_AUTO_TEST_CASE(a_hello_that_was_overheard_is_of_no_use) {
     std::array<char, 100> answer;
     received = recv(socket.get(), answer.data(), answer.size(), MSG_WAITALL);
   });
-  BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not come"));
+  BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not connect to "));
   replay.join();
   BOOST_TEST(sent == 7 * 4 + 64);
   BOOST_TEST(received == 68);  // the challenge, and then the end: no word of welcome
