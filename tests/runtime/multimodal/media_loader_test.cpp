@@ -142,12 +142,12 @@ BOOST_AUTO_TEST_CASE(files_of_other_hosts_may_be_fetched_before_they_are_taken) 
   BOOST_TEST(nobody.remote_of(urls).empty());
   auto files = loader.fetch_all(urls, {});
   BOOST_TEST(files.size() == 2u);
-  BOOST_TEST((*files.at(a))->size() == 7u);
+  BOOST_TEST((*files.at(a))->size() == 5u);
   for (const bool before : {true, false}) {
     auto batch = loader.load_all(
         urls, {},
         before ? std::optional(std::move(files)) : std::optional<MediaLoader::FetchedFiles>());
-    constexpr std::array<std::size_t, 5> kSizes = {7, 2, 7, 7, 0};
+    constexpr std::array<std::size_t, 5> kSizes = {5, 2, 5, 5, 0};
     for (std::size_t i = 0; i < kSizes.size(); ++i) {
       const auto file = batch.take(i);
       BOOST_REQUIRE(file.ok());
