@@ -137,7 +137,7 @@ def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     lengths = [int(length) for length in sys.argv[3:]] or [2048, 16384]
     size = bytes_per_token(model)
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory(dir="build") as folder:  # a disk, which /tmp may not be
         cache = subprocess.Popen([BINARY, "cache-server", "--port", "0", "--max-memory-bytes", "6G", "--log-level", "warning"],
                                  stdout=subprocess.PIPE, text=True)
         try:
