@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "runtime/base/check.hpp"
@@ -41,12 +40,7 @@ Result<void> BlendConnectorWorker::register_kv_caches(const KVCacheMemory& memor
   if (config_.local_disk.empty()) return {};
   const std::string folder =
       piece_folder(config_.local_disk, model_identity_, memory.config, parallel_);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    return Error{ErrorCode::kIo,
-                 "kv-transfer-config: cannot make the folder " + folder + ": " + error.message(),
-                 "kv-transfer-config"};
+  RETURN_IF_ERROR(make_store_folder(folder));
   files_ = std::make_unique<PieceFiles>(make_file_block_store(folder),
                                         block_origin(model_identity_, memory.config, parallel_),
                                         is_narrow_, config_.load_timeout);

@@ -40,6 +40,8 @@ class BlockStore {
 /// One file per block, <folder>/<two digits of the hash>/<hash>_g<group>.kv. The folder may be
 /// shared with other processes.
 [[nodiscard]] std::unique_ptr<BlockStore> make_file_block_store(std::string folder);
+/// Makes a folder that a connector's configuration names, and those above it. Errors: kIo.
+[[nodiscard]] Result<void> make_store_folder(const std::string& folder);
 /// The blocks in such a folder, the most recently used last. Blocks that are being written, and
 /// other files, are not listed.
 [[nodiscard]] std::vector<StoreKey> list_block_files(const std::string& folder);

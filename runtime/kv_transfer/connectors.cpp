@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 
 #include "runtime/config/connector_config.hpp"
 #include "runtime/kv_transfer/model_identity.hpp"
@@ -119,12 +118,7 @@ Result<std::unique_ptr<BlockStore>> open_files(const KVConnectorWorkerContext& c
                                                const std::string& path) {
   const std::string folder =
       path + "/" + origin_folder(context.model_identity, cache, context.parallel);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    return Error{ErrorCode::kIo,
-                 "kv-transfer-config: cannot make the folder " + folder + ": " + error.message(),
-                 "kv-transfer-config"};
+  RETURN_IF_ERROR(make_store_folder(folder));
   return make_file_block_store(folder);
 }
 

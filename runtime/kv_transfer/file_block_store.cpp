@@ -147,6 +147,15 @@ std::unique_ptr<BlockStore> make_file_block_store(std::string folder) {
   return std::make_unique<FileBlockStore>(std::move(folder));
 }
 
+Result<void> make_store_folder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return {};
+  return Error{ErrorCode::kIo,
+               "kv-transfer-config: cannot make the folder " + folder + ": " + error.message(),
+               "kv-transfer-config"};
+}
+
 std::vector<StoreKey> list_block_files(const std::string& folder) {
   std::vector<std::pair<fs::file_time_type, StoreKey>> found;
   std::error_code error;

@@ -1,6 +1,5 @@
 #include "runtime/kv_transfer/kept_piece.hpp"
 
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -9,11 +8,6 @@
 
 namespace troupe {
 namespace {
-
-std::uint16_t narrow_to_bf16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
 
 void write_numbers(bool is_narrow, const float* from, std::int64_t count, std::byte* to) {
   if (!is_narrow) {

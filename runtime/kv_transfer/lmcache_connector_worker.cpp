@@ -15,6 +15,7 @@
 #include "runtime/base/file.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/kv_transfer/block_store.hpp"
 #include "runtime/kv_transfer/lmcache/cache_engine_key.hpp"
 #include "runtime/kv_transfer/lmcache/remote_metadata.hpp"
 #include "runtime/kv_transfer/lmcache_connector.hpp"
@@ -140,13 +141,7 @@ Result<std::shared_ptr<ChunkTransfers::Store>> ChunkTransfers::Store::open(
     const lmcache::LMCacheConfig& config, Names names, const BlockOrigin& origin) {
   std::shared_ptr<Store> store(new Store(config, std::move(names), origin));
   if (!store->folder_.empty()) {
-    std::error_code error;
-    fs::create_directories(store->folder_, error);
-    if (error)
-      return Error{
-          ErrorCode::kIo,
-          "kv-transfer-config: cannot make the folder " + store->folder_ + ": " + error.message(),
-          "kv-transfer-config"};
+    RETURN_IF_ERROR(make_store_folder(store->folder_));
   }
   if (!config.remote.url.empty()) {
     ASSIGN_OR_RETURN(store->remote_, lmcache::make_remote_store(config.remote));

@@ -1,7 +1,6 @@
 #include "runtime/models/adapter.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -13,6 +12,7 @@
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/models/adapter_config.hpp"
+#include "runtime/models/half_floats.hpp"
 #include "runtime/models/memory.hpp"
 #include "runtime/models/quantize.hpp"
 #include "runtime/models/safetensors.hpp"
@@ -263,19 +263,13 @@ Result<TargetPlan> plan_target(const AdapterTarget& target, const ModulePairs& p
   return plan;
 }
 
-std::uint16_t bf16_bits(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 /// Numbers of the type that adapters are kept in.
 class NumberWriter {
  public:
   NumberWriter(std::byte* to, ElementType type) : to_(to), type_(type) {}
   void put(std::int64_t index, float value) const {
     if (type_ == ElementType::kBF16) {
-      const std::uint16_t bits = bf16_bits(value);
+      const std::uint16_t bits = narrow_to_bf16(value);
       std::memcpy(to_ + index * 2, &bits, sizeof bits);
     } else {
       std::memcpy(to_ + index * 4, &value, sizeof value);

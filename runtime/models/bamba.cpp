@@ -99,11 +99,7 @@ void add_bamba_gguf_config(GgufMetadata& metadata, const std::string& prefix,
   const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
   const auto hidden_size = std::max<std::int64_t>(1, config["hidden_size"].get<std::int64_t>());
   config["mamba_expand"] = states.inner_size / hidden_size;
-  config["mamba_n_heads"] = states.num_heads;
-  config["mamba_d_head"] = states.head_dim;
-  config["mamba_d_state"] = states.state_size;
-  config["mamba_n_groups"] = states.num_groups;
-  config["mamba_d_conv"] = states.conv_width;
+  add_mamba_fields(states, config);
   config["rope_parameters"]["partial_rotary_factor"] = config["partial_rotary_factor"];
   config["attn_layer_indices"] = nlohmann::json::array();
   std::int64_t layer = 0;

@@ -136,11 +136,7 @@ void add_falcon_h1_gguf_config(GgufMetadata& metadata, const std::string& prefix
                                nlohmann::json& config) {
   const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
   config["mamba_d_ssm"] = states.inner_size;
-  config["mamba_n_heads"] = states.num_heads;
-  config["mamba_d_head"] = states.head_dim;
-  config["mamba_d_state"] = states.state_size;
-  config["mamba_n_groups"] = states.num_groups;
-  config["mamba_d_conv"] = states.conv_width;
+  add_mamba_fields(states, config);
   config["mamba_norm_before_gate"] = false;
 }
 

@@ -11,6 +11,13 @@ namespace troupe {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
+/// The nearest number that bfloat16 has, ties to even; NaN stays NaN.
+[[nodiscard]] inline std::uint16_t narrow_to_bf16(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
 /// IEEE 754 binary16, subnormal numbers included.
 [[nodiscard]] inline float widen_f16(std::uint16_t bits) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/ops.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder_config.hpp"
 
 namespace troupe {
@@ -85,6 +86,14 @@ GgufStateSpace read_gguf_state_space(GgufMetadata& metadata, const std::string& 
                         .conv_width = size("conv_kernel")};
   states.head_dim = states.inner_size / states.num_heads;
   return states;
+}
+
+void add_mamba_fields(const GgufStateSpace& states, nlohmann::json& config) {
+  config["mamba_n_heads"] = states.num_heads;
+  config["mamba_d_head"] = states.head_dim;
+  config["mamba_d_state"] = states.state_size;
+  config["mamba_n_groups"] = states.num_groups;
+  config["mamba_d_conv"] = states.conv_width;
 }
 
 std::int64_t read_expansion(ConfigFields& text, std::string_view key) {

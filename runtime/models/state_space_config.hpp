@@ -3,6 +3,7 @@
 // does. Errors go to the fields: kCorrupt, kUnsupported.
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,9 @@ struct GgufStateSpace {
 };
 [[nodiscard]] GgufStateSpace read_gguf_state_space(GgufMetadata& metadata,
                                                    const std::string& prefix);
+/// As the mamba_* fields of config.json, but for the columns of all heads, which families call
+/// differently.
+void add_mamba_fields(const GgufStateSpace& states, nlohmann::json& config);
 /// The keys that it reads.
 inline constexpr std::string_view kGgufStateSpaceKeys[] = {
     "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"};

@@ -62,8 +62,10 @@ class TypeSet {
 /// The types of its values, as far as `enum` and `type` say.
 [[nodiscard]] TypeSet types_of(const Json& schema);
 
+/// A resolved schema has it, beside what is resolved.
+[[nodiscard]] bool is_kept(std::string_view keyword);
 /// An annotation, what other schemas refer to, or unknown.
-[[nodiscard]] bool says_nothing(const std::string& keyword);
+[[nodiscard]] bool says_nothing(std::string_view keyword);
 
 [[nodiscard]] const Json& list_of_schemas(const std::string& key, const Json& argument);
 [[nodiscard]] Decimal number_of(const std::string& key, const Json& value);

@@ -14,33 +14,6 @@ constexpr int kMaxResolutions = 64;  ///< of references and allOf within each ot
 const std::array<std::string_view, 5> kRefused{"$dynamicRef", "$recursiveRef", "extends",
                                                "disallow", "divisibleBy"};
 
-/// What a resolved schema has, beside what is resolved. All else says nothing of a value.
-const std::array<std::string_view, 25> kKept{"properties",
-                                             "patternProperties",
-                                             "additionalProperties",
-                                             "propertyNames",
-                                             "required",
-                                             "minProperties",
-                                             "maxProperties",
-                                             "items",
-                                             "prefixItems",
-                                             "additionalItems",
-                                             "minItems",
-                                             "maxItems",
-                                             "uniqueItems",
-                                             "minLength",
-                                             "maxLength",
-                                             "pattern",
-                                             "format",
-                                             "minimum",
-                                             "maximum",
-                                             "exclusiveMinimum",
-                                             "exclusiveMaximum",
-                                             "multipleOf",
-                                             kNotTexts,
-                                             kNotPatterns,
-                                             kNotMultiples};
-
 /// CompiledGrammar's error for a grammar without a text.
 constexpr std::string_view kNoText = "no text fits the grammar";
 
@@ -70,7 +43,7 @@ bool is_resolved_keyword(const std::string& key, const Json& argument) {
     return is_type(argument) ||
            (argument.is_array() && std::all_of(argument.begin(), argument.end(), is_type));
   if (key == "enum") return argument.is_array();
-  if (!is_one_of(kKept, key) || key == "additionalItems") return false;
+  if (!is_kept(key) || key == "additionalItems") return false;
   if (key == "items") return !argument.is_array();
   if (key == "exclusiveMinimum" || key == "exclusiveMaximum") return !argument.is_boolean();
   if (key == "required")
@@ -251,7 +224,7 @@ Json SchemaResolver::resolve(const Json& schema, int depth) {
     } else if (key == "enum") {
       if (!argument.is_array()) refuse("'enum' must be a list");
       own[key] = argument;
-    } else if (is_one_of(kKept, key)) {
+    } else if (is_kept(key)) {
       if (key == "required" &&
           (!argument.is_array() || !std::all_of(argument.begin(), argument.end(),
                                                 [](const Json& name) { return name.is_string(); })))

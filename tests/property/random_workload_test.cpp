@@ -4,21 +4,16 @@
 #include "tests/support/random_workload.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
 
 #include "tests/support/property_seed.hpp"
 
 namespace troupe {
 namespace {
 
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   constexpr int kOperationsPerEngine = 400;
-  const std::uint64_t num_operations = from_environment("TROUPE_PROPERTY_OPERATIONS", 20000);
+  const std::uint64_t num_operations =
+      testing::number_from_environment("TROUPE_PROPERTY_OPERATIONS", 20000);
   const std::uint32_t first_seed = testing::property_seed();
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   RandomWorkload::Coverage coverage;

@@ -1,5 +1,5 @@
 #pragma once
-// Which random cases a property test has.
+// Which random cases a property test has, and how many.
 
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +15,12 @@ inline std::uint32_t property_seed() {
   if (text == nullptr) return 1;
   if (std::string_view(text) == "random") return std::random_device{}();
   return static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
+}
+
+/// A number of cases, for a thorough run.
+inline std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
 }  // namespace troupe::testing

@@ -2,11 +2,10 @@
 // and come late, all at random: it always ends in a running engine or a failure that has a name.
 //
 // TROUPE_PROPERTY_EVENTS: how many events in all, 50,000 if it is not set; a thorough run takes
-// 1,000,000. TROUPE_PROPERTY_SEED: the first seed, or "random".
+// 1,000,000. TROUPE_PROPERTY_SEED: see property_seed.hpp.
 #include "runtime/supervision/supervision.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <tuple>
 
 #include "runtime/base/log.hpp"
+#include "tests/support/property_seed.hpp"
 
 namespace troupe::supervision {
 namespace {
@@ -717,12 +717,6 @@ class World {
   std::string failure_;
 };
 
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  if (text != nullptr && std::string_view(text) == "random") return std::random_device{}();
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 BOOST_AUTO_TEST_CASE(another_supervisor_takes_over_what_runs_and_starts_nothing) {
   set_log_level("off");
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -775,8 +769,9 @@ BOOST_AUTO_TEST_CASE(a_supervisor_that_was_stopped_does_not_take_the_others_for_
 BOOST_AUTO_TEST_CASE(whatever_ends_there_is_an_engine_again_or_a_failure_with_a_name) {
   constexpr std::uint64_t kEventsPerWorld = 500;
   set_log_level("off");
-  const std::uint64_t num_events = from_environment("TROUPE_PROPERTY_EVENTS", 50000);
-  const std::uint64_t first_seed = from_environment("TROUPE_PROPERTY_SEED", 1);
+  const std::uint64_t num_events =
+      testing::number_from_environment("TROUPE_PROPERTY_EVENTS", 50000);
+  const std::uint64_t first_seed = testing::property_seed();
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   std::uint64_t seed = first_seed, events = 0;
   std::map<std::string, int> ends;
