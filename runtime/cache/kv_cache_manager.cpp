@@ -433,25 +433,35 @@ BlockTableRead KVCacheManager::read_block_table(const ReadBlockTable& question) 
 
 InvalidBlocksFound KVCacheManager::find_invalid_blocks(const FindInvalidBlocks& question) {
   apply(question.updates);
-  CHECK(coordinator_.num_groups() == 1, coordinator_.num_groups());
-  const std::int32_t block_size = coordinator_.group(0).block_size();
+  const bool has_several_groups = coordinator_.num_groups() > 1;
   const std::unordered_set<BlockId> invalid(question.block_ids.begin(), question.block_ids.end());
   std::unordered_set<BlockId> claimed;  // the first request that has a block recomputes it
   InvalidBlocksFound answer;
   const auto find = [&](const FindInvalidBlocks::Loaded& loaded, bool drop_content) {
-    const std::vector<BlockId>& blocks = request(loaded.id).groups[0].blocks;
-    const std::size_t end =
-        std::min(blocks.size(), static_cast<std::size_t>(ceil_div(loaded.num_tokens, block_size)));
+    const auto& groups = request(loaded.id).groups;
     std::int32_t num_valid = -1;
-    for (std::size_t i = 0; i < end; ++i) {
-      if (!invalid.contains(blocks[i])) continue;
-      if (num_valid < 0) num_valid = loaded.num_tokens;
-      if (!claimed.insert(blocks[i]).second || num_valid < loaded.num_tokens) continue;
-      num_valid = static_cast<std::int32_t>(i) * block_size;
-      if (!drop_content) continue;
-      for (std::size_t j = i; j < blocks.size(); ++j) pool_.drop_content(blocks[j]);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const std::vector<BlockId>& blocks = groups[g].blocks;
+      const std::int32_t block_size = coordinator_.group(g).block_size();
+      const auto end = std::min(blocks.size(),
+                                static_cast<std::size_t>(ceil_div(loaded.num_tokens, block_size)));
+      for (std::size_t i = 0; i < end; ++i) {
+        if (!invalid.contains(blocks[i])) continue;
+        if (num_valid < 0) num_valid = loaded.num_tokens;
+        // Of several groups each request begins anew, in other blocks.
+        if (claimed.insert(blocks[i]).second || has_several_groups)
+          num_valid = std::min(num_valid, static_cast<std::int32_t>(i) * block_size);
+      }
     }
-    return num_valid;
+    if (num_valid < 0 || num_valid == loaded.num_tokens) return num_valid;
+    for (std::size_t g = 0; drop_content && g < groups.size(); ++g) {
+      const std::vector<BlockId>& blocks = groups[g].blocks;
+      for (auto i = static_cast<std::size_t>(num_valid / coordinator_.group(g).block_size());
+           i < blocks.size(); ++i)
+        if (blocks[i] != kNullBlock) pool_.drop_content(blocks[i]);
+    }
+    // What the windows of an earlier token need is not there.
+    return has_several_groups ? 0 : num_valid;
   };
   for (const auto& loaded : question.loading) answer.loading.push_back(find(loaded, false));
   for (const auto& loaded : question.running)

@@ -15,6 +15,19 @@ Result<double> parse_cache_control(std::string_view type, std::string_view ttl,
       where + ".ttl");
 }
 
+std::optional<double> read_cache_control(const JsonFields& marked) {
+  const auto control = marked.object("cache_control");
+  if (!control) return std::nullopt;
+  control->require("type");
+  const auto type = control->text("type");
+  const auto ttl = control->text("ttl");
+  if (!type) return std::nullopt;
+  const auto ttl_s = parse_cache_control(*type, ttl.value_or(""), "cache_control");
+  if (ttl_s.ok()) return *ttl_s;
+  control->fail(ttl_s.error());
+  return std::nullopt;
+}
+
 Error too_many_breakpoints(std::size_t count) {
   return invalid_argument("cache_control: " + std::to_string(count) +
                               " places are marked, the limit is " +

@@ -2,10 +2,12 @@
 // Anthropic's cache_control: {"type": "ephemeral", "ttl": "5m" | "1h"}.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "runtime/base/result.hpp"
+#include "runtime/http/json_fields.hpp"
 
 namespace troupe {
 
@@ -16,6 +18,8 @@ inline constexpr std::size_t kMaxCacheBreakpoints = 4;
 /// `where`.
 [[nodiscard]] Result<double> parse_cache_control(std::string_view type, std::string_view ttl,
                                                  const std::string& where);
+/// Seconds of the member cache_control; none: there is none, or `marked` has failed.
+[[nodiscard]] std::optional<double> read_cache_control(const JsonFields& marked);
 [[nodiscard]] Error too_many_breakpoints(std::size_t count);
 
 }  // namespace troupe

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "messages/kv_lookup.hpp"
 #include "runtime/base/ordered_json.hpp"
+#include "runtime/http/cache_control.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/engine_call.hpp"
 #include "runtime/http/json_fields.hpp"
@@ -22,29 +25,30 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// ---- warm ---------------------------------------------------------------------------------------
+// ---- warm, pin, look up, move -------------------------------------------------------------------
 
 /// So many prompts are computed at once.
 constexpr std::size_t kWarmInFlight = 8;
 /// Of a body; the server's own limit is lower.
 constexpr std::size_t kMaxWarmBodies = 1 << 16;
 
-/// A request that computes one prompt: what its parser made of it.
-using WarmBodies = std::vector<Prepared>;
+/// What is done with prompts.
+enum class PromptVerb : std::uint8_t {
+  kWarm,
+  kPin,     ///< as well
+  kLookup,  ///< nothing is computed
+  kMove     ///< from one group to another
+};
 
-/// The same request to each group, so that wherever a prompt goes later it is cached.
-void add_warm_body(OrderedJson body, Prepare* prepare, const ServerDefaults& defaults,
-                   WarmBodies& bodies) {
-  for (const char* const name : {"stream_options", "n", "max_completion_tokens"}) body.erase(name);
-  body["stream"] = false;
-  body["max_tokens"] = 1;
-  if (defaults.data_parallel_size == 1 || body.contains("data_parallel_rank"))
-    return bodies.push_back(prepare(body.dump(), defaults));
-  for (std::int32_t rank = 0; rank < defaults.data_parallel_size; ++rank) {
-    body["data_parallel_rank"] = rank;
-    bodies.push_back(prepare(body.dump(), defaults));
-  }
-}
+/// A request for one prompt: what its parser made of it.
+struct WarmBody {
+  Prepared prepared;
+  std::size_t index = 0;  ///< of the prompt
+  std::int64_t group = 0;
+  OrderedJson next;  ///< kMove: what the other group gets, with the answer's kv_transfer_params
+  Prepare* prepare = nullptr;
+};
+using WarmBodies = std::vector<WarmBody>;
 
 /// Prompts of another server's cache.
 struct WarmSource {
@@ -53,10 +57,42 @@ struct WarmSource {
 };
 
 struct WarmRequest {
+  PromptVerb verb = PromptVerb::kWarm;
   std::size_t num_prompts = 0;
   WarmBodies bodies;
   OrderedJson common = OrderedJson::object();  ///< of all prompts
+  OrderedJson cache_control;                   ///< of those that are pinned
   std::optional<WarmSource> source;            ///< of further ones
+  std::int64_t from = 0;                       ///< kMove: groups
+  std::int64_t to = 0;
+
+  /// The same request to each group, so that wherever a prompt goes later it is cached.
+  void add(OrderedJson body, Prepare* prepare, const ServerDefaults& defaults) {
+    for (const char* const name : {"stream_options", "n", "max_completion_tokens"})
+      body.erase(name);
+    body["stream"] = false;
+    body["max_tokens"] = 1;
+    if (verb == PromptVerb::kLookup) body["kv_transfer_params"] = OrderedJson::parse(kLookupParams);
+    const std::size_t index = num_prompts++;
+    if (verb == PromptVerb::kMove) {
+      OrderedJson next = body;
+      next["data_parallel_rank"] = to;
+      body["data_parallel_rank"] = from;
+      body["kv_transfer_params"] = {{"do_remote_decode", true}, {"do_remote_prefill", false}};
+      bodies.push_back({prepare(body.dump(), defaults), index, from, std::move(next), prepare});
+      return;
+    }
+    const auto add_to = [&](std::int64_t group) {
+      bodies.push_back({prepare(body.dump(), defaults), index, group, {}, nullptr});
+    };
+    const auto rank = body.find("data_parallel_rank");
+    if (rank != body.end() && !rank->is_null())
+      return add_to(rank->is_number_integer() ? rank->get<std::int64_t>() : 0);
+    for (std::int32_t group = 0; group < defaults.data_parallel_size; ++group) {
+      if (defaults.data_parallel_size > 1) body["data_parallel_rank"] = group;
+      add_to(group);
+    }
+  }
 };
 
 /// Errors: kInvalidArgument.
@@ -75,7 +111,15 @@ std::optional<WarmSource> parse_warm_source(const JsonFields& fields) {
   return source;
 }
 
-Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaults& defaults) {
+/// A pinned conversation is pinned up to its end.
+void mark_last_message(OrderedJson& conversation, const OrderedJson& cache_control) {
+  const auto messages = conversation.find("messages");
+  if (messages == conversation.end() || !messages->is_array() || messages->empty()) return;
+  if (OrderedJson& last = messages->back(); last.is_object()) last["cache_control"] = cache_control;
+}
+
+Result<WarmRequest> parse_warm_request(std::string_view body, PromptVerb verb,
+                                       const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   fields.text("model");
   fields.text("cache_salt");
@@ -87,9 +131,23 @@ Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaul
     conversation.require("messages");
     conversation.raw("messages", JsonKind::kArray);
   });
-  WarmRequest request;
-  request.source = parse_warm_source(fields);
+  WarmRequest request{.verb = verb};
+  if (verb == PromptVerb::kWarm) request.source = parse_warm_source(fields);
+  if (verb == PromptVerb::kPin) {
+    const std::string ttl = fields.text("ttl").value_or("5m");
+    if (const auto ttl_s = parse_cache_control("ephemeral", ttl, "pin"); !ttl_s.ok())
+      fields.fail(ttl_s.error());
+    request.cache_control = {{"type", "ephemeral"}, {"ttl", ttl}};
+  }
+  if (verb == PromptVerb::kMove) {
+    const Interval groups = {0, static_cast<double>(defaults.data_parallel_size - 1)};
+    for (const char* const name : {"from", "to"}) fields.require(name);
+    request.from = fields.integer("from", groups).value_or(0);
+    request.to = fields.integer("to", groups).value_or(0);
+  }
   RETURN_IF_ERROR(fields.result());
+  if (verb == PromptVerb::kMove && request.from == request.to)
+    return invalid_argument("from and to are the same group", "to");
 
   ASSIGN_OR_RETURN(const OrderedJson given, parse_json_object(body));
   OrderedJson& common = request.common;
@@ -105,17 +163,20 @@ Result<WarmRequest> parse_warm_request(std::string_view body, const ServerDefaul
   each("prompts", [&](const OrderedJson& prompt) {
     OrderedJson one = common;
     one["prompt"] = prompt;
-    ++request.num_prompts;
-    add_warm_body(std::move(one), prepare_completion, defaults, request.bodies);
+    if (verb == PromptVerb::kPin) one["cache_control"] = request.cache_control;
+    request.add(std::move(one), prepare_completion, defaults);
   });
   each("conversations", [&](const OrderedJson& conversation) {
     OrderedJson one = common;
     one.update(conversation);
-    ++request.num_prompts;
-    add_warm_body(std::move(one), prepare_chat, defaults, request.bodies);
+    if (verb == PromptVerb::kPin) mark_last_message(one, request.cache_control);
+    request.add(std::move(one), prepare_chat, defaults);
   });
   if (request.num_prompts == 0 && !request.source)
-    return invalid_argument("there are neither prompts nor conversations nor events", "prompts");
+    return invalid_argument(verb == PromptVerb::kWarm
+                                ? "there are neither prompts nor conversations nor events"
+                                : "there are neither prompts nor conversations",
+                            "prompts");
   return request;
 }
 
@@ -129,8 +190,7 @@ Result<WarmRequest> read_warm_source(WarmRequest request, const ServerDefaults& 
        cached.prompts(source.max_prompts == 0 ? left : std::min(left, source.max_prompts))) {
     OrderedJson one = request.common;
     one["prompt"] = prompt;
-    ++request.num_prompts;
-    add_warm_body(std::move(one), prepare_completion, defaults, request.bodies);
+    request.add(std::move(one), prepare_completion, defaults);
   }
   return request;
 }
@@ -239,7 +299,7 @@ class WarmCall final : public Exchange {
       ++num_running_;
       Call& call = *calls_[i];
       contain(call, [&] {
-        Result<Answer> answer = request_.bodies[i](context_, http_, call);
+        Result<Answer> answer = request_.bodies[i].prepared(context_, http_, call);
         if (answer.ok())
           call.exchange_ = *std::move(answer);
         else
@@ -250,26 +310,83 @@ class WarmCall final : public Exchange {
   }
 
   void end(std::size_t index, const HttpResponse& response) {
+    if (response.status == 200 && request_.bodies[index].prepare != nullptr)
+      return move_on(index, response);
     if (response.status == 200) {
       ++num_warm_;
       const auto body = OrderedJson::parse(response.body, nullptr, /*allow_exceptions=*/false);
       if (!body.is_object() || !body.contains("usage")) return;
+      if (request_.verb == PromptVerb::kLookup) return add_found(index, body);
       num_tokens_ += body["usage"].value("prompt_tokens", std::int64_t{0});
       return;
     }
     if (!first_failure_) first_failure_ = response;
-    const std::size_t copies = calls_.size() / request_.num_prompts;
-    errors_.push_back({{"index", index / copies}, {"message", response.error}});
+    errors_.push_back({{"index", request_.bodies[index].index}, {"message", response.error}});
+  }
+
+  /// The group that is to have it loads it from the one that has answered.
+  void move_on(std::size_t index, const HttpResponse& response) {
+    WarmBody& first = request_.bodies[index];
+    const auto answer = OrderedJson::parse(response.body, nullptr, /*allow_exceptions=*/false);
+    const auto params =
+        answer.is_object() ? answer.value("kv_transfer_params", OrderedJson()) : OrderedJson();
+    if (!params.is_object()) {
+      const Error error{ErrorCode::kUnsupported,
+                        "no other group can load from group " + std::to_string(first.group) +
+                            ": kv-transfer-config has to name a PeerConnector with kv_both",
+                        ""};
+      if (!first_failure_) first_failure_ = error_response(error);
+      errors_.push_back({{"index", first.index}, {"message", error.message}});
+      return;
+    }
+    first.next["kv_transfer_params"] = params;
+    Prepared prepared = first.prepare(first.next.dump(), context_.config.defaults);
+    const std::size_t prompt = first.index;
+    request_.bodies.push_back({std::move(prepared), prompt, request_.to, {}, nullptr});
+    calls_.emplace_back();
+  }
+
+  /// What a group has of a prompt.
+  void add_found(std::size_t index, const OrderedJson& body) {
+    const auto found = body.find("kv_transfer_params");
+    if (found == body.end() || !found->is_object()) return;
+    const WarmBody& of = request_.bodies[index];
+    OrderedJson group = {{"group", of.group}};
+    group.update(*found);
+    group.erase("num_tokens");
+    OrderedJson& prompt = found_[of.index];
+    if (prompt.is_null())
+      prompt = {{"index", of.index},
+                {"num_tokens", found->value("num_tokens", std::int64_t{0})},
+                {"groups", OrderedJson::array()}};
+    prompt["groups"].push_back(std::move(group));
   }
 
   void answer() {
     if (num_warm_ == 0 && first_failure_) return sink_.respond(*std::move(first_failure_));
-    OrderedJson json = {{"status", "warm"},
-                        {"num_prompts", request_.num_prompts},
-                        {"num_computed", num_warm_},
-                        {"prompt_tokens", num_tokens_},
-                        {"errors", errors_}};
+    OrderedJson json;
+    if (request_.verb == PromptVerb::kLookup) {
+      OrderedJson prompts = OrderedJson::array();
+      for (auto& [index, prompt] : found_) {
+        // Ended in any order.
+        std::ranges::sort(prompt["groups"].get_ref<OrderedJson::array_t&>(), {},
+                          [](const OrderedJson& one) { return one["group"].get<std::int64_t>(); });
+        prompts.push_back(std::move(prompt));
+      }
+      json = {{"prompts", std::move(prompts)}, {"errors", errors_}};
+    } else {
+      json = {{"status", status()},
+              {"num_prompts", request_.num_prompts},
+              {"num_computed", num_warm_},
+              {"prompt_tokens", num_tokens_},
+              {"errors", errors_}};
+    }
     sink_.respond(json_response(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)));
+  }
+
+  [[nodiscard]] const char* status() const noexcept {
+    if (request_.verb == PromptVerb::kPin) return "pinned";
+    return request_.verb == PromptVerb::kMove ? "moved" : "warm";
   }
 
   ServiceContext& context_;
@@ -283,6 +400,7 @@ class WarmCall final : public Exchange {
   std::size_t num_running_ = 0;
   std::size_t num_warm_ = 0;
   std::int64_t num_tokens_ = 0;
+  std::map<std::size_t, OrderedJson> found_;  // by the index of its prompt
   OrderedJson errors_ = OrderedJson::array();
   std::optional<HttpResponse> first_failure_;
   const std::shared_ptr<WarmCall*> self_;
@@ -297,6 +415,13 @@ Result<Answer> try_warm(ServiceContext& context, const HttpRequest& http,
                                 std::to_string(context.config.max_warm_prompts),
                             "prompts");
   return Answer(std::make_unique<WarmCall>(context, http, sink, std::move(request)));
+}
+
+Prepared prepare_verb(std::string_view body, PromptVerb verb, const ServerDefaults& defaults) {
+  return [parsed = parse_warm_request(body, verb, defaults)](
+             ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+    return try_warm(context, http, parsed, sink);
+  };
 }
 
 // ---- export and import --------------------------------------------------------------------------
@@ -347,10 +472,19 @@ Prepared prepare_move(std::string_view body, bool is_import) {
 }  // namespace
 
 Prepared prepare_warm(std::string_view body, const ServerDefaults& defaults) {
-  return [parsed = parse_warm_request(body, defaults)](
-             ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-    return try_warm(context, http, parsed, sink);
-  };
+  return prepare_verb(body, PromptVerb::kWarm, defaults);
+}
+
+Prepared prepare_cache_pin(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_verb(body, PromptVerb::kPin, defaults);
+}
+
+Prepared prepare_cache_move(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_verb(body, PromptVerb::kMove, defaults);
+}
+
+Prepared prepare_cache_lookup(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_verb(body, PromptVerb::kLookup, defaults);
 }
 
 Prepared prepare_cache_export(std::string_view body, const ServerDefaults&) {

@@ -21,15 +21,9 @@ void check_objects(const JsonFields& fields, std::string_view name) {
 }
 
 /// Adds the place if it is marked.
-void read_cache_control(const JsonFields& marked, CacheBreakpoint place, LastMessage& last) {
-  const auto control = marked.object("cache_control");
-  if (!control) return;
-  control->require("type");
-  const auto type = control->text("type");
-  const auto ttl = control->text("ttl");
-  if (!type) return;
-  const auto ttl_s = parse_cache_control(*type, ttl.value_or(""), "cache_control");
-  if (!ttl_s.ok()) return control->fail(ttl_s.error());
+void read_breakpoint(const JsonFields& marked, CacheBreakpoint place, LastMessage& last) {
+  const auto ttl_s = read_cache_control(marked);
+  if (!ttl_s) return;
   place.ttl_s = *ttl_s;
   last.breakpoints.push_back(place);
 }
@@ -40,7 +34,7 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
   const auto count = fields.each_object("messages", [&](const JsonFields& message) {
     message.require("role");
     const std::int32_t index = num_messages++;
-    read_cache_control(message, {.message = index}, last);
+    read_breakpoint(message, {.message = index}, last);
     last.role = message.text("role").value_or("");
     last.text.clear();
     switch (message.kind("content")) {
@@ -49,7 +43,7 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
         break;
       case JsonKind::kArray:
         message.each_object("content", [&, num_parts = 0](const JsonFields& part) mutable {
-          read_cache_control(part, {.message = index, .length = ++num_parts}, last);
+          read_breakpoint(part, {.message = index, .length = ++num_parts}, last);
         });
         break;
       case JsonKind::kAbsent:
@@ -66,7 +60,7 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
 void check_tools(const JsonFields& fields, LastMessage& last) {
   std::set<std::string> names;
   const auto count = fields.each_object("tools", [&](const JsonFields& tool) {
-    read_cache_control(tool, {.message = 0, .length = 0}, last);
+    read_breakpoint(tool, {.message = 0, .length = 0}, last);
     if (const auto type = tool.text("type"); type && *type != "function")
       return tool.fail(unsupported("tools", "a tool of another type than function"));
     tool.require("function");

@@ -1,3 +1,4 @@
+#include "runtime/http/cache_control.hpp"
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
@@ -32,6 +33,9 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
   request.dialect = &kOpenAiDialect;
   read_generation_fields(fields, defaults, request);
   request.prompts = read_prompts(fields, "prompt", defaults.vocab_size, kMaxPrompts);
+
+  if (const auto ttl_s = read_cache_control(fields))
+    request.cache_breakpoints.push_back({.ttl_s = *ttl_s});
 
   SamplingParams& params = request.params;
   if (const auto count = fields.integer("logprobs", {kAllLogprobs, kAnyInt32.max})) {

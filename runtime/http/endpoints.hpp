@@ -118,6 +118,9 @@ Prepare prepare_collective_rpc;
 /// POST /reset_prefix_cache and DELETE /admin/cache
 Endpoint answer_reset_prefix_cache;
 Prepare prepare_warm;
+Prepare prepare_cache_pin;
+Prepare prepare_cache_lookup;
+Prepare prepare_cache_move;
 Prepare prepare_cache_export;
 Prepare prepare_cache_import;
 

@@ -121,7 +121,7 @@ struct GenerationFields {
   std::string request_id;                            ///< the client's, may be empty
   std::size_t body_bytes = 0;                        ///< of the request
   std::string cache_salt;
-  std::vector<CacheBreakpoint> cache_breakpoints;  ///< of a chat
+  std::vector<CacheBreakpoint> cache_breakpoints;  ///< of a chat; of other prompts: their end
 
   /// How many log-probabilities of a token an answer shows: kAllLogprobs, those that there are.
   [[nodiscard]] std::optional<std::int32_t> num_shown_logprobs() const {

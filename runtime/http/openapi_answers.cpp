@@ -8,8 +8,11 @@ const std::string_view kAnswerSchemas = R"({
 "ErrorDetail": {"message": "string", "type": "string", "param?": "string?",
   "code?": "integer|string?"},
 "Version": {"version": "string"},
-"CacheWarmed": {"status": "=warm", "num_prompts": "integer", "num_computed": "integer",
+"CacheWarmed": {"status": "=warm|pinned|moved", "num_prompts": "integer", "num_computed": "integer",
   "prompt_tokens": "integer", "errors": [{"index": "integer", "message": "string"}]},
+"CacheLookup": {"prompts": [{"index": "integer", "num_tokens": "integer", "groups":
+  [{"group": "integer", "device": "integer", "host": "integer", "disk": "integer",
+    "remote": "integer", "peer": "integer"}]}], "errors": [{"index": "integer", "message": "string"}]},
 "CacheMoved": {"status": "=exported|imported", "num_blocks": "integer"},
 "Load": {"server_load": "integer"},
 "Models": {"object?": "=list", "data": ["Model"], "has_more?": "boolean", "first_id?": "string",

@@ -18,8 +18,8 @@ namespace troupe {
 /// the FileConnector has them, in which blocks are kept as well. With self_describing_kv_events
 /// the events of blocks stored here have tokens and parents. With use_layerwise a layer's blocks
 /// are copied while the next layers are computed, and a request is computed while it is loaded,
-/// where all layers have the same kind of cache and no other connector stores what is
-/// computed from it; a step then waits for its blocks. A load that
+/// where no other connector stores what is computed from it without being able to forget it
+/// (KVConnectorKind::forgets); a step then waits for its blocks. A load that
 /// takes longer than load_timeout_s (10) counts as a miss.
 [[nodiscard]] Result<std::shared_ptr<KVConnector>> make_offloading_connector(
     const KVConnectorContext& context);

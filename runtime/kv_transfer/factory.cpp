@@ -12,13 +12,15 @@ namespace {
 
 constexpr std::array kKinds = {
     KVConnectorKind{"OffloadingConnector", make_offloading_connector,
-                    make_offloading_connector_worker},
+                    make_offloading_connector_worker, /*forgets=*/true},
     KVConnectorKind{"PeerConnector", make_peer_connector, make_peer_connector_worker},
-    KVConnectorKind{"FileConnector", make_file_connector, make_file_connector_worker},
+    KVConnectorKind{"FileConnector", make_file_connector, make_file_connector_worker,
+                    /*forgets=*/true},
     KVConnectorKind{"ExampleConnector", make_example_connector, make_example_connector_worker},
     KVConnectorKind{"SharedStorageConnector", make_example_connector,
                     make_example_connector_worker},
-    KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker},
+    KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker,
+                    /*forgets=*/true},
     KVConnectorKind{kMultiConnector, make_multi_connector, make_multi_connector_worker},
     KVConnectorKind{kBlendConnector, make_blend_connector, make_blend_connector_worker},
     KVConnectorKind{"DecodeBenchConnector", make_decode_bench_connector,

@@ -37,7 +37,8 @@ struct KVConnectorContext {
   KVCacheSettings settings;  ///< of the KVCacheManager: how blocks are hashed
   /// The tokens of a text, without those that stand around a prompt. Errors: the tokenizer's.
   std::function<Result<std::vector<TokenId>>(const std::string&)> encode = nullptr;
-  /// It is one of a MultiConnector's: others store what steps compute from its loads.
+  /// It is one of a MultiConnector's, and another one, which does not forget (KVConnectorKind),
+  /// stores what steps compute from its loads.
   bool among_others = false;
 };
 
@@ -48,10 +49,12 @@ struct KVConnectorKind {
   Result<std::shared_ptr<KVConnector>> (*create)(const KVConnectorContext& context) = nullptr;
   Result<std::unique_ptr<KVConnectorWorker>> (*create_worker)(
       const KVConnectorWorkerContext& context) = nullptr;
+  /// It forgets what it has stored of steps whose loads fail: KVConnector::set_others_load_layers.
+  bool forgets = false;
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 6;
+inline constexpr std::uint32_t kKVConnectorInterface = 7;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

@@ -4,6 +4,15 @@
 
 namespace troupe {
 
+std::vector<PlacedLayer> layers_in_order(const KVCacheMemory& memory) {
+  std::vector<PlacedLayer> layers;
+  for (std::size_t group = 0; group < memory.groups.size(); ++group)
+    for (std::size_t index = 0; index < memory.groups[group].size(); ++index)
+      layers.push_back({memory.groups[group][index].layer, group, index});
+  std::ranges::stable_sort(layers, {}, &PlacedLayer::layer);
+  return layers;
+}
+
 // ---- LayerCopier --------------------------------------------------------------------------------
 
 LayerCopier::~LayerCopier() {
@@ -131,10 +140,10 @@ void StepLoads::add(RequestId id, std::vector<BlockId> blocks, std::shared_ptr<L
 
 void StepLoads::wait_for_layer(const KVCacheMemory& memory, std::int32_t layer) {
   if (loads_.empty()) return;
-  const std::vector<KVCacheMemory::Layer>& layers = memory.groups.front();
-  const auto found = std::ranges::find(layers, layer, &KVCacheMemory::Layer::layer);
-  if (found == layers.end()) return;
-  const auto index = static_cast<std::size_t>(found - layers.begin());
+  const std::vector<PlacedLayer> layers = layers_in_order(memory);
+  const auto found = std::ranges::equal_range(layers, layer, {}, &PlacedLayer::layer);
+  if (found.empty()) return;
+  const auto index = static_cast<std::size_t>(found.end() - layers.begin()) - 1;
   for (Load& load : loads_)
     if (!load.state->wait_for_layer(index, load.deadline)) load.state->give_up();
 }

@@ -20,6 +20,15 @@
 
 namespace troupe {
 
+/// A layer of a rank's KV cache: its number, and where KVCacheMemory has it.
+struct PlacedLayer {
+  std::int32_t layer = 0;
+  std::size_t group = 0;
+  std::size_t index = 0;
+};
+/// In the order in which they are computed.
+[[nodiscard]] std::vector<PlacedLayer> layers_in_order(const KVCacheMemory& memory);
+
 /// Copies the layers of what a step saves, each as soon as it is computed, on a thread of its own.
 /// Used by one thread.
 class LayerCopier {
@@ -57,8 +66,8 @@ class LayerCopier {
   std::thread thread_;  // last: it uses the others
 };
 
-/// What is known of a load whose layers come one after the other: between the thread that loads and
-/// the one that computes.
+/// What is known of a load whose layers come one after the other, in the order of
+/// layers_in_order(): between the thread that loads and the one that computes.
 class LayeredLoad {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -87,7 +96,7 @@ class StepLoads {
  public:
   void add(RequestId id, std::vector<BlockId> blocks, std::shared_ptr<LayeredLoad> load,
            std::chrono::milliseconds timeout);
-  /// A layer of the only group; of another number: does nothing.
+  /// The layers of that number, in all groups; if there is none: does nothing.
   void wait_for_layer(const KVCacheMemory& memory, std::int32_t layer);
   /// To be called at the end of the step.
   void report(KVConnectorOutput& output);

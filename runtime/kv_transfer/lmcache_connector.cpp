@@ -108,9 +108,7 @@ LMCacheConnector::LMCacheConnector(const KVConnectorContext& context, lmcache::L
       remote_(kMaxRemoteKnown, lmcache::CachePolicy::kLru),
       has_windows_(std::ranges::any_of(
           cache_.groups, [](const KVCacheGroup& group) { return group.spec.window() != nullptr; })),
-      // A remote store keeps what it has been given, also what turns out to be wrong.
-      is_layered_(config_.use_layerwise && cache_.groups.size() == 1 && !context.among_others &&
-                  lookup == nullptr),
+      is_layered_(config_.use_layerwise && !context.among_others),
       lookup_(std::move(lookup)) {
   for (const auto& [id, bytes] : stored) {
     std::vector<ChunkId> removed;
@@ -345,7 +343,9 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
   }
   known->num_matched_after = num_local_tokens;
   if (num_tokens < config_.min_retrieve_tokens) num_tokens = 0;
-  return Match{num_tokens, /*async=*/!is_layered_};
+  // The whole step would wait for a remote store.
+  known->is_layered = is_layered_ && known->medium != Medium::kRemote;
+  return Match{num_tokens, /*async=*/!known->is_layered};
 }
 
 KVConnector::Medium LMCacheConnector::medium(const RequestState& request) const {
@@ -364,7 +364,8 @@ void LMCacheConnector::update_state_after_alloc(const RequestState& request,
   known->num_seen = 0;
   if (lookup_ != nullptr) lookup_->forget(value(request.id));
   if (num_external_tokens == 0) return;
-  ChunkLoad load{.number = ++last_load_, .id = request.id, .is_layered = is_layered_, .chunks = {}};
+  ChunkLoad load{
+      .number = ++last_load_, .id = request.id, .is_layered = known->is_layered, .chunks = {}};
   const std::int32_t begin = known->num_matched_after;
   const std::int32_t end = begin + num_external_tokens;
   std::vector<Piece> loaded = pieces(*known, request, known->lookup_end);
@@ -398,8 +399,6 @@ void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) 
     if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end() ||
         (load->second.is_layered && std::ranges::any_of(load->second.chunks, is_invalid))) {
       for (const ChunkBlocks& chunk : load->second.chunks) forget({chunk.hash, chunk.tags});
-      if (load->second.is_layered)
-        for (const ChunkId& chunk : std::exchange(doubtful_saves_, {})) forget(chunk);
       if (const auto known = requests_.find(id); known != requests_.end()) {
         known->second.load_failed = true;
         known->second.num_seen = 0;
@@ -407,7 +406,14 @@ void LMCacheConnector::update_connector_output(const KVConnectorOutput& output) 
     }
     open_loads_.erase(load);
   }
-  if (!has_layered_loads()) doubtful_saves_.clear();
+  if (!output.invalid_block_ids.empty())
+    for (const ChunkId& chunk : std::exchange(doubtful_saves_, {})) forget(chunk);
+  if (!is_doubtful()) doubtful_saves_.clear();
+}
+
+void LMCacheConnector::set_others_load_layers(bool do_others) {
+  others_load_layers_ = do_others;
+  if (!is_doubtful()) doubtful_saves_.clear();
 }
 
 bool LMCacheConnector::has_layered_loads() const {
@@ -447,7 +453,7 @@ void LMCacheConnector::save(Request& known, const Piece& piece, std::int32_t num
     chunk.tiers |= kRemoteTier;
   }
   if (chunk.tiers == 0) return;
-  if (is_layered_ && has_layered_loads()) doubtful_saves_.push_back(piece.id);
+  if (is_doubtful()) doubtful_saves_.push_back(piece.id);
   next_.ops.push_back({ChunkOp::Kind::kSave, std::move(chunk)});
 }
 
@@ -488,7 +494,9 @@ std::string LMCacheConnector::build_connector_metadata(const SchedulerOutput& st
     if (found == requests_.end() || found->second.state == nullptr) continue;
     Request& request = found->second;
     ScheduledRequests::append_new_blocks(*scheduled, request.blocks);
-    if (!request.saves) continue;
+    // A remote store keeps what it has been given, also what turns out to be wrong: a later step
+    // saves what this one computes.
+    if (!request.saves || (lookup_ != nullptr && is_doubtful())) continue;
     const std::int32_t num_computed = all.num_computed(*scheduled);
     extend_hashes(request, *request.state);
     save_pieces(request, num_computed,

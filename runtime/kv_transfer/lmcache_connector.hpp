@@ -48,6 +48,8 @@ class LMCacheConnector final : public KVConnector {
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
   void on_failed_steps() override;
+  [[nodiscard]] bool has_layered_loads() const override;
+  void set_others_load_layers(bool do_others) override;
   [[nodiscard]] Medium medium(const RequestState& request) const override;
   /// False: the remote store keeps what it has.
   bool reset_cache() override;
@@ -98,7 +100,8 @@ class LMCacheConnector final : public KVConnector {
                                          std::int32_t begin, std::int32_t num_computed) const;
   /// From all tiers.
   void forget(const lmcache::ChunkId& id);
-  [[nodiscard]] bool has_layered_loads() const;
+  /// What the planned step computes may be computed from what could not be loaded.
+  [[nodiscard]] bool is_doubtful() const { return others_load_layers_ || has_layered_loads(); }
   void add(lmcache::TierIndex& tier, std::uint8_t bit, const Piece& piece, std::uint8_t& tiers);
   void remove(const lmcache::ChunkId& id, std::uint8_t tiers);
   void save_pieces(Request& known, std::int32_t num_computed, std::int32_t num_known);
@@ -118,6 +121,7 @@ class LMCacheConnector final : public KVConnector {
   lmcache::TierIndex remote_;  // what was put there lately; each counts as one byte
   bool has_windows_;           // of some layers
   bool is_layered_;            // where a load allows it
+  bool others_load_layers_ = false;
   /// Chunks that steps save whose layered loads may fail: they may be computed from those.
   std::vector<lmcache::ChunkId> doubtful_saves_;
   std::unique_ptr<lmcache::RemoteLookup> lookup_;

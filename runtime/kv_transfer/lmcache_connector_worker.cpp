@@ -417,19 +417,20 @@ void LMCacheConnectorWorker::start_layered(ChunkLoad load, std::vector<std::size
     std::ranges::copy_if(chunk.blocks, std::back_inserter(blocks),
                          [](BlockId block) { return block != kNullBlock; });
   step_loads_.add(load.id, std::move(blocks), state, config_.remote.timeout);
-  const auto copy = [memory = memory_, chunks = load.chunks](
-                        std::size_t index, std::span<const std::shared_ptr<const Blob>> blobs) {
+  const std::vector<PlacedLayer> order = layers_in_order(memory_);
+  const auto copy = [memory = memory_, order, chunks = load.chunks](
+                        std::size_t place, std::span<const std::shared_ptr<const Blob>> blobs) {
+    const PlacedLayer& layer = order[place];
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const std::byte* from = blob_content(*blobs[i]).data();
       for_each_page(memory, chunks[i], [&](const Page& page) {
-        if (page.data != nullptr && page.index == index)
+        if (page.data != nullptr && page.group == layer.group && page.index == layer.index)
           std::memcpy(page.data, from, page.num_bytes);
         from += page.num_bytes;
       });
     }
   };
-  transfers_->load_layers(std::move(load), std::move(sizes), std::move(state),
-                          memory_.groups.front().size(), copy);
+  transfers_->load_layers(std::move(load), std::move(sizes), std::move(state), order.size(), copy);
 }
 
 void LMCacheConnectorWorker::begin_saves() {

@@ -147,6 +147,7 @@ class MultiKVConnector final : public KVConnector {
   }
   std::string build_connector_metadata(const SchedulerOutput& step) override {
     MultiMetadata metadata;
+    compare_loads();
     for (const auto& connector : connectors_)
       metadata.parts.push_back(connector->build_connector_metadata(step));
     metadata.num_holders.assign(num_holders_.begin(), num_holders_.end());
@@ -157,6 +158,7 @@ class MultiKVConnector final : public KVConnector {
   void update_connector_output(const KVConnectorOutput& output) override {
     for (const RequestId id : output.finished_sending) num_holders_.erase(id);
     for (const auto& connector : connectors_) connector->update_connector_output(output);
+    compare_loads();
   }
   std::vector<std::pair<RequestId, std::string>> take_early_params() override {
     std::vector<std::pair<RequestId, std::string>> params;
@@ -206,6 +208,14 @@ class MultiKVConnector final : public KVConnector {
   }
 
  private:
+  /// Each gets to know whether others load layer by layer.
+  void compare_loads() {
+    const auto count = [](const auto& connector) { return connector->has_layered_loads(); };
+    const auto num_loading = std::ranges::count_if(connectors_, count);
+    for (const auto& connector : connectors_)
+      connector->set_others_load_layers(num_loading > (connector->has_layered_loads() ? 1 : 0));
+  }
+
   std::vector<std::shared_ptr<KVConnector>> connectors_;
   KVConnector* blending_;  // one of them, or null
   std::unordered_set<RequestId> blended_;
@@ -280,11 +290,18 @@ Result<std::shared_ptr<KVConnector>> make_multi_connector(const KVConnectorConte
   ASSIGN_OR_RETURN(const std::vector<ConnectorConfig> configs, read_connectors(context.config));
   std::vector<std::shared_ptr<KVConnector>> connectors;
   KVConnector* blending = nullptr;
+  std::vector<const KVConnectorKind*> kinds;
   for (const ConnectorConfig& config : configs) {
     ASSIGN_OR_RETURN(const KVConnectorKind* const kind, find_kv_connector(config));
+    kinds.push_back(kind);
+  }
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    const ConnectorConfig& config = configs[i];
+    const KVConnectorKind* const kind = kinds[i];
     KVConnectorContext own = context;
     own.config = config;
-    own.among_others = configs.size() > 1;
+    for (std::size_t other = 0; other < kinds.size(); ++other)
+      own.among_others |= other != i && !kinds[other]->forgets;
     ASSIGN_OR_RETURN(auto connector, kind->create(own));
     if (config.connector == kBlendConnector) blending = connector.get();
     connectors.push_back(std::move(connector));

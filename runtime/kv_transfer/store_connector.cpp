@@ -58,8 +58,7 @@ Result<std::shared_ptr<KVConnector>> StoreKVConnector::create(const KVConnectorC
   }
   std::shared_ptr<StoreKVConnector> connector(
       new StoreKVConnector(context, std::move(made), describes_events));
-  // Of several groups, blocks that could not be loaded cannot be told from each other.
-  connector->is_layered_ = layered && context.cache.groups.size() == 1 && !context.among_others;
+  connector->is_layered_ = layered && !context.among_others;
   for (std::size_t t = 0; t < tiers.size(); ++t) {
     for (const StoreKey& key : tiers[t].stored) {
       const auto group = static_cast<std::size_t>(key.group);
@@ -292,8 +291,6 @@ void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) 
     if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end() ||
         (load->second.is_layered && std::ranges::any_of(load->second.blocks, is_invalid))) {
       for (const KeyedBlock& block : load->second.blocks) forget(block.key);
-      if (load->second.is_layered)
-        for (const StoreKey& key : std::exchange(doubtful_saves_, {})) forget(key);
       if (const auto known = requests_.find(id); known != requests_.end()) {
         known->second.load_failed = true;
         std::ranges::fill(known->second.num_seen, 0);
@@ -301,7 +298,14 @@ void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) 
     }
     open_loads_.erase(load);
   }
-  if (!has_layered_loads()) doubtful_saves_.clear();
+  if (!output.invalid_block_ids.empty())
+    for (const StoreKey& key : std::exchange(doubtful_saves_, {})) forget(key);
+  if (!has_layered_loads() && !others_load_layers_) doubtful_saves_.clear();
+}
+
+void StoreKVConnector::set_others_load_layers(bool do_others) {
+  others_load_layers_ = do_others;
+  if (!has_layered_loads() && !others_load_layers_) doubtful_saves_.clear();
 }
 
 bool StoreKVConnector::has_layered_loads() const {
@@ -317,7 +321,7 @@ void StoreKVConnector::forget(const StoreKey& key) {
 // ---- saves --------------------------------------------------------------------------------------
 
 void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
-  const bool is_doubtful = is_layered_ && has_layered_loads();
+  const bool is_doubtful = others_load_layers_ || has_layered_loads();
   for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
     const std::int32_t size = block_size(g);
     const std::int32_t first_needed = first_needed_token(g, progress.num_computed);

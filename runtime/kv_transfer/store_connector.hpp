@@ -43,7 +43,7 @@ struct StoreTier {
 class StoreKVConnector final : public KVConnector {
  public:
   /// `describes_events`: events have tokens and parents, as those of the cache itself. `layered`: a
-  /// request is computed while it is loaded, layer by layer, where there is one group. Errors:
+  /// request is computed while it is loaded, layer by layer. Errors:
   /// kInvalidArgument, an unknown policy.
   [[nodiscard]] static Result<std::shared_ptr<KVConnector>> create(
       const KVConnectorContext& context, const std::vector<StoreTier>& tiers,
@@ -59,6 +59,8 @@ class StoreKVConnector final : public KVConnector {
   [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
   void update_connector_output(const KVConnectorOutput& output) override;
   void on_failed_steps() override;
+  [[nodiscard]] bool has_layered_loads() const override;
+  void set_others_load_layers(bool do_others) override;
   bool reset_cache() override;
   Result<void> start_move(const MoveCache& what) override;
   [[nodiscard]] bool is_moving() const override { return move_.has_value(); }
@@ -129,7 +131,6 @@ class StoreKVConnector final : public KVConnector {
   void remove(const StoreKey& key, std::size_t tier);
   /// From all tiers.
   void forget(const StoreKey& key);
-  [[nodiscard]] bool has_layered_loads() const;
   void record_stored(const Request& request, const StoreKey& key, std::int32_t block,
                      const char* medium);
   [[nodiscard]] bool has(const StoreKey& key) const;
@@ -146,6 +147,7 @@ class StoreKVConnector final : public KVConnector {
   std::vector<Tier> tiers_;
   bool describes_events_;
   bool is_layered_ = false;
+  bool others_load_layers_ = false;
   /// Blocks that steps save whose layered loads may fail: they may be computed from those.
   std::vector<StoreKey> doubtful_saves_;
   std::vector<KVCacheEvent> events_;

@@ -275,16 +275,20 @@ void StoreKVConnectorWorker::start_layered(BlockLoad load) {
   std::vector<BlockId> ids;
   for (const KeyedBlock& block : load.blocks) ids.push_back(block.block);
   step_loads_.add(load.id, std::move(ids), state, load_timeout_);
-  const auto copy = [layers = memory_.groups.front(), blocks = load.blocks](
-                        std::size_t index, std::span<const std::shared_ptr<const Blob>> blobs) {
+  const std::vector<PlacedLayer> order = layers_in_order(memory_);
+  const auto copy = [groups = memory_.groups, order, blocks = load.blocks](
+                        std::size_t place, std::span<const std::shared_ptr<const Blob>> blobs) {
+    const auto [number, group, index] = order[place];
+    const std::vector<KVCacheMemory::Layer>& layers = groups[group];
     std::size_t begin = 0;
     for (std::size_t i = 0; i < index; ++i) begin += static_cast<std::size_t>(layers[i].page_bytes);
     const auto num_bytes = static_cast<std::size_t>(layers[index].page_bytes);
     for (std::size_t i = 0; i < blocks.size(); ++i)
-      std::memcpy(layers[index].data + blocks[i].block * layers[index].page_bytes,
-                  blob_content(*blobs[i]).data() + begin, num_bytes);
+      if (std::cmp_equal(blocks[i].key.group, group))
+        std::memcpy(layers[index].data + blocks[i].block * layers[index].page_bytes,
+                    blob_content(*blobs[i]).data() + begin, num_bytes);
   };
-  transfers_->load_layers(std::move(load), std::move(state), memory_.groups.front().size(), copy);
+  transfers_->load_layers(std::move(load), std::move(state), order.size(), copy);
 }
 
 void StoreKVConnectorWorker::begin_saves() {

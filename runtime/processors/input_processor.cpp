@@ -115,10 +115,14 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   }
   RETURN_IF_ERROR(check_prompt(prompt.token_ids, /*generates=*/!request.pooling));
   std::vector<PrefixPin> pins;
-  if (const auto* const chat = std::get_if<ChatPrompt>(&request.prompt);
-      chat != nullptr && options_.pins_prefixes && !request.cache_breakpoints.empty() &&
-      !request.truncate_prompt_tokens)
-    pins = pins_of(*chat, request.cache_breakpoints, prompt.token_ids, arrival);
+  if (options_.pins_prefixes && !request.cache_breakpoints.empty() &&
+      !request.truncate_prompt_tokens) {
+    if (const auto* const chat = std::get_if<ChatPrompt>(&request.prompt))
+      pins = pins_of(*chat, request.cache_breakpoints, prompt.token_ids, arrival);
+    else
+      pins.push_back({.num_tokens = static_cast<std::int32_t>(prompt.token_ids.size()),
+                      .ttl_s = request.cache_breakpoints.back().ttl_s});
+  }
   RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
     prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);

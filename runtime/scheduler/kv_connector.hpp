@@ -86,6 +86,12 @@ class KVConnector {
   /// Steps have failed: workers may not have read the metadata of those without a result.
   virtual void on_failed_steps() {}
 
+  /// Steps that have not been reported load, layer by layer, what they compute from: if blocks are
+  /// reported as invalid, nothing of what they have computed counts.
+  [[nodiscard]] virtual bool has_layered_loads() const { return false; }
+  /// Whether another connector of the engine has such loads now.
+  virtual void set_others_load_layers(bool) {}
+
   /// Blocks will become free without a preemption: wait rather than preempt.
   [[nodiscard]] virtual bool has_pending_block_frees() const { return false; }
   /// Starts to export its stored blocks to files of a folder, or to import such files. It continues

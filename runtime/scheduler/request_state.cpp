@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "messages/kv_lookup.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe {
@@ -46,7 +47,8 @@ RequestState::RequestState(EngineCoreRequest request)
       status(params.structured_outputs ? RequestStatus::kWaitingForGrammar
                                        : RequestStatus::kWaiting),
       session_id(std::move(request.session_id)),
-      kv_transfer_params(std::move(request.kv_transfer_params)) {
+      kv_transfer_params(std::move(request.kv_transfer_params)),
+      only_looks_up(kv_transfer_params == kLookupParams) {
   if (!resubmitted) prefill_stats.emplace(PrefillStats{.num_prompt_tokens = num_prompt_tokens});
   if (!resubmitted) return;
   std::vector<TokenId>& all = token_ids.edit();

@@ -134,6 +134,7 @@ struct RequestState {
   std::string session_id;
 
   std::string kv_transfer_params;  ///< as sent by the client
+  bool only_looks_up = false;      ///< kLookupParams
   KVLoad kv_load = KVLoad::kNone;
   bool kv_load_failed = false;  ///< from num_computed_tokens on
   bool is_blended = false;      ///< its blocks do not enter the prefix cache

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "messages/kv_lookup.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/scheduler/step_plan.hpp"
@@ -67,7 +68,8 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   if (delayed_releases_.contains(request.id))
     return invalid_argument("request id " + to_string(request.id) + " is in use");
   if (request.prompt_token_ids.empty()) return invalid_argument("the prompt is empty", "prompt");
-  if (connector_ != nullptr && !request.kv_transfer_params.empty())
+  if (connector_ != nullptr && !request.kv_transfer_params.empty() &&
+      request.kv_transfer_params != kLookupParams)
     RETURN_IF_ERROR(connector_->check_transfer_params(request.kv_transfer_params));
   KVCacheRequest cached{
       .id = request.id,
@@ -94,7 +96,8 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   enter_turns(*added);
   if (connector_ != nullptr) {
     connector_->on_new_request(cached);
-    if (!added->kv_transfer_params.empty()) connector_->on_transfer_params(*added);
+    if (!added->kv_transfer_params.empty() && !added->only_looks_up)
+      connector_->on_transfer_params(*added);
   }
   kv_updates_.new_requests.push_back(std::move(cached));
   keep_pins(*added, pins);
@@ -102,6 +105,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
   add_item_users(added->mm_features);
   requests_.emplace(added->id, std::move(state));
+  if (added->only_looks_up) lookups_.push_back(added->id);
   enqueue_waiting(added);
   return {};
 }
@@ -236,6 +240,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     if (lora && std::find(plan.loras.begin(), plan.loras.end(), lora->int_id) == plan.loras.end())
       plan.loras.push_back(lora->int_id);
   }
+  if (!lookups_.empty()) co_await look_up_prompts();
   if (!plan.preempted && pause_state_ != PauseState::kPausedAll) co_await schedule_waiting(plan);
 
   SchedulerOutput output = build_output(plan);
@@ -558,7 +563,7 @@ bool Scheduler::has_requests() const {
 
 bool Scheduler::is_blocked() const {
   // Not if a finished request is not reported yet, or a request alternates between batches.
-  return failures_.empty() && finished_ids_.empty() && ended_.empty() &&
+  return failures_.empty() && lookup_answers_.empty() && finished_ids_.empty() && ended_.empty() &&
          std::none_of(running_.begin(), running_.end(), [this](const RequestState* request) {
            return request->next_decode_step > step_;
          });

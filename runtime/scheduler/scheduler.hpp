@@ -228,6 +228,7 @@ class Scheduler {
   struct SizedAdmission;
   struct PrefixLookup;
   Task<bool> look_up(RequestState& request, PrefixLookup& lookup);
+  Task<bool> look_up_prompts();
   Task<bool> schedule_waiting(StepPlan& plan);
   [[nodiscard]] bool must_keep_waiting(RequestState& request, const StepPlan& plan);
   Task<Admission> admit(StepPlan& plan, RequestState& request);
@@ -325,7 +326,7 @@ class Scheduler {
   std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale,
                            const GrammarEnd* end);
   void end_turn(RequestState& request);
-  void fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
+  void end_without_tokens(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
   void apply_chunk(RequestState& request, EngineCoreRequest chunk);
   void record_evicted(std::span<const BlockResidency> evicted);
   [[nodiscard]] SchedulerStats take_stats(std::int32_t num_scheduled_tokens);
@@ -368,6 +369,9 @@ class Scheduler {
   std::vector<RequestId> preempted_ids_;                                 ///< since the last step
   std::vector<std::pair<std::uint32_t, RequestId>> finished_by_client_;  ///< since the last update
   std::vector<std::pair<RequestId, Error>> failures_;  ///< requests that the next update finishes
+  std::vector<RequestId> lookups_;                     ///< that wait, see kLookupParams
+  std::vector<std::pair<RequestId, std::string>>
+      lookup_answers_;  ///< for the next update, which finishes them
   PrefixCacheStats prefix_stats_;
   PrefixCacheStats connector_stats_;
   EncoderCacheStats encoder_stats_;

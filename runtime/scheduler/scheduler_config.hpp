@@ -37,6 +37,7 @@ struct KVTransferConfig {
   bool recompute_failed_loads = false;
   /// Of the connector: external hits are looked up at its multiples; KVCacheSettings'.
   std::int32_t block_size = 0;
+  std::int32_t num_groups = 1;  ///< of the KV cache
 };
 
 struct SchedulerConfig {

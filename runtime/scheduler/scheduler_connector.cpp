@@ -104,6 +104,12 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
   for (std::size_t i = 0; i < running.size(); ++i) {
     if (found.running[i] < 0) continue;
     RequestState& request = *requests_.at(running[i].id);
+    if (!recompute) fail(request.id);
+    if (config_.kv_transfer.num_groups > 1) {
+      std::erase(running_, &request);
+      preempt(request, /*drop_output=*/true);
+      continue;
+    }
     request.num_computed_tokens = found.running[i];
     lost.push_back(request.id);
     // It may need earlier images again, for which those that it holds leave no space.
@@ -117,7 +123,6 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
       // The input of its next token may be among them: the last known one is computed again.
       request.num_computed_tokens = std::min(request.num_computed_tokens, request.num_tokens() - 1);
     }
-    if (!recompute) fail(request.id);
   }
   co_return lost;
 }

@@ -121,7 +121,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
     }
   }
   const std::size_t num_results = outputs.outputs.size();
-  fail_requests(result, outputs);
+  end_without_tokens(result, outputs);
   if (connector_ != nullptr) {
     co_await release_ended(std::span(outputs.outputs).first(num_results));
     if (!result.kv_connector.empty()) take_transfer_results(result.kv_connector);
@@ -332,8 +332,9 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   request.events.push_back({EngineEventKind::kQueued, now_});
 }
 
-/// Ends requests that failed by themselves with an error; the others are not affected.
-void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs) {
+/// Ends requests that failed by themselves with an error; the others are not affected. Ends those
+/// that were only looked up with the answer.
+void Scheduler::end_without_tokens(const ModelRunnerOutput& result, EngineCoreOutputs& outputs) {
   const auto fail = [&](RequestId id, Error error) {
     const auto known = requests_.find(id);
     if (known == requests_.end() || is_finished(known->second->status)) return;
@@ -348,6 +349,17 @@ void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs
   };
   for (const auto& [id, error] : result.request_errors) fail(id, error);
   for (const auto& [id, error] : std::exchange(failures_, {})) fail(id, error);
+  for (auto& [id, answer] : std::exchange(lookup_answers_, {})) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.id = id;
+    output.client_index = known->second->client_index;
+    output.finish_reason = FinishReason::kLength;
+    output.events = std::exchange(known->second->events, {});
+    output.kv_transfer_params = std::move(answer);
+    finish(*known->second, RequestStatus::kFinishedLengthCapped);
+  }
 }
 
 void Scheduler::record_evicted(std::span<const BlockResidency> evicted) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/scheduler/scheduler.hpp"
 #include "runtime/scheduler/step_plan.hpp"
 
@@ -89,6 +90,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
 }
 
 bool Scheduler::must_keep_waiting(RequestState& request, const StepPlan& plan) {
+  if (request.only_looks_up) return true;
   if (must_stand_back(request)) return true;
   if (request.status == RequestStatus::kWaitingForStreamingRequest) return true;
   if (waits_for_remote_kvs(request) || waits_for_grammar(request)) return true;
@@ -195,6 +197,38 @@ Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
       count_source(*request.prefill_stats, connector_->medium(request));
     // From no source, and not cached: they are computed, not all of them in all layers.
     request.prefill_stats->num_external_cached_tokens += lookup.num_blended;
+  }
+  co_return true;
+}
+
+namespace {
+
+/// As kLookupParams says.
+std::string lookup_answer(const PrefillStats& stats) {
+  const nlohmann::ordered_json json = {
+      {"num_tokens", stats.num_prompt_tokens},    {"device", stats.num_local_cached_tokens},
+      {"host", stats.num_host_cached_tokens},     {"disk", stats.num_disk_cached_tokens},
+      {"remote", stats.num_remote_cached_tokens}, {"peer", stats.num_peer_cached_tokens}};
+  return json.dump();
+}
+
+}  // namespace
+
+/// Of all requests that only ask, whatever is before them: they need no room. What the connector
+/// does not know yet is asked for again in a later step.
+Task<bool> Scheduler::look_up_prompts() {
+  const std::vector<RequestId> asked = std::exchange(lookups_, {});
+  for (const RequestId id : asked) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
+    RequestState& request = *known->second;
+    PrefixLookup lookup;
+    const bool is_known = co_await look_up(request, lookup);
+    if (!is_known)
+      lookups_.push_back(id);
+    else
+      lookup_answers_.emplace_back(id,
+                                   lookup_answer(request.prefill_stats.value_or(PrefillStats{})));
   }
   co_return true;
 }

@@ -9,6 +9,7 @@ import signal
 import tempfile
 import threading
 import unittest
+import urllib.error
 import urllib.request
 
 from support import DEADLINE_S, PATIENT, Server, make_certificates, node_of_second_host, run, second_host, tls_options, wait_until
@@ -24,8 +25,8 @@ def prompt(seed):
     return [source.randrange(10, 500) for _ in range(PROMPT_TOKENS)]
 
 
-def post(server, fields):
-    request = urllib.request.Request(server.url + "/v1/completions", json.dumps(fields).encode(),
+def post(server, fields, path="/v1/completions"):
+    request = urllib.request.Request(server.url + path, json.dumps(fields).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
         return json.load(response)
@@ -88,6 +89,22 @@ class Disaggregation(unittest.TestCase):
         with Server("--data-parallel-size", "2", "--group-roles", "prefill", "--group-roles", "decode", *OPTIONS, *peer(),
                     "--disaggregation-threshold", "1") as server:
             self.check(server, NUM_PROMPTS * (PROMPT_TOKENS - 1))
+            # A prompt that neither has goes to one, and from it to the other, as it is asked for.
+            prompts = [prompt(77), prompt(78)]
+
+            def cached():
+                found = post(server, {"prompts": prompts}, "/admin/cache/lookup")["prompts"]
+                return [[group["device"] for group in each["groups"]] for each in found]
+            self.assertEqual(cached(), [[0, 0], [0, 0]])
+            moved = post(server, {"prompts": prompts, "from": 0, "to": 1}, "/admin/cache/move")
+            self.assertEqual((moved["status"], moved["num_computed"], moved["errors"]), ("moved", 2, []))
+            for first, second in cached():
+                self.assertGreaterEqual(second, PROMPT_TOKENS - 2 * 16 * 4)
+                self.assertGreaterEqual(first, PROMPT_TOKENS - 2 * 16 * 4)
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                post(server, {"prompts": prompts, "from": 1, "to": 1}, "/admin/cache/move")
+            self.assertIn("from and to are the same group", refused.exception.read().decode())
+            self.assertEqual(server.wait_idle(), 0)
 
     def test_a_prompt_of_several_steps_is_transferred_while_it_is_computed(self):
         with Server("--config-file", str(CONFIGS / "disaggregated.conf"), *OPTIONS, *peer(), *PATIENT,

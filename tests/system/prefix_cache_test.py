@@ -94,6 +94,20 @@ class PrefixCache(unittest.TestCase):
             with Server(*options) as server:
                 status, warm = send(server, "/admin/cache/warm", {"prompts": [LONG], "conversations": [chat]})
                 self.assertEqual((status, warm["num_prompts"], warm["num_computed"], warm["errors"]), (200, 2, 2, []), warm)
+                # A look-up says so, and computes nothing of what is not there.
+                for _ in range(2):
+                    status, found = send(server, "/admin/cache/lookup", {"prompts": [LONG, "Nobody has asked this. " * 9],
+                                                                         "conversations": [chat]})
+                    self.assertEqual((status, found["errors"], [each["index"] for each in found["prompts"]]), (200, [], [0, 1, 2]))
+                    first, second, third = [(each["num_tokens"], *each["groups"]) for each in found["prompts"]]
+                    self.assertGreaterEqual(first[1]["device"], first[0] - 2 * 16 * 4)
+                    self.assertGreaterEqual(third[1]["device"], third[0] - 2 * 16 * 4)
+                    self.assertEqual(second[1], {"group": 0, "device": 0, "host": 0, "disk": 0, "remote": 0, "peer": 0})
+                status, found = send(server, "/admin/cache/lookup", {"prompts": [LONG], "cache_salt": "another tenant"})
+                self.assertEqual(found["prompts"][0]["groups"][0]["device"], 0)
+                self.assertEqual(send(server, "/admin/cache/lookup", {"events": {"replay_endpoint": "tcp://a:1"}})[0], 400)
+                status, moved = send(server, "/admin/cache/move", {"prompts": [LONG], "from": 0, "to": 1})
+                self.assertEqual(status, 400, moved)
                 text, cached, total, source = complete(server, LONG)
                 self.assertGreaterEqual(cached, total - 2 * 16 * 4)
                 self.assertEqual(source, None)
@@ -120,6 +134,10 @@ class PrefixCache(unittest.TestCase):
                 self.assertGreaterEqual(moved["num_blocks"], total // 16)
                 self.assertEqual(send(server, "/admin/cache/import", {"name": "tuesday"})[0], 404)
                 self.assertEqual(send(server, "/admin/cache/import", {"name": "../monday"})[0], 400)
+                # What a reset has left is in the connector's memory.
+                clear(server, "/admin/cache")
+                wait_until(lambda: send(server, "/admin/cache/lookup", {"prompts": [LONG]})[1]["prompts"][0]["groups"][0]["host"]
+                           >= total - 2 * 16 * 4, "all blocks to be in the connector's memory")
                 # Blocks that a reset has cleared, the connector's memory included, are recomputed.
                 clear(server, "/admin/cache?reset_external=true")
                 self.assertEqual(complete(server, LONG)[1], 0)
@@ -149,6 +167,18 @@ class PrefixCache(unittest.TestCase):
             self.assertGreater(first["cache_read_input_tokens"] + first["cache_creation_input_tokens"], 150)
             self.assertGreaterEqual(second["cache_read_input_tokens"], 160)
             self.assertGreater(server.metric("troupe:pinned_cache_blocks"), 0)
+            # Whole prompts and conversations are pinned by the administrator.
+            question = [{"role": "system", "content": system[::-1]}, {"role": "user", "content": "Who?"}]
+            status, pinned = send(server, "/admin/cache/pin", {"prompts": [system[9:]], "conversations": [{"messages": question}],
+                                                               "ttl": "1h"})
+            self.assertEqual((status, pinned["status"], pinned["num_computed"]), (200, "pinned", 2), pinned)
+            for filler in fillers:
+                complete(server, filler)
+            _, found = send(server, "/admin/cache/lookup", {"prompts": [system[9:]], "conversations": [{"messages": question}]})
+            for each in found["prompts"]:
+                self.assertGreaterEqual(each["groups"][0]["device"], each["num_tokens"] - 2 * 16 * 4, found)
+            status, answer = send(server, "/admin/cache/pin", {"prompts": ["a"], "ttl": "2h"})
+            self.assertEqual((status, "5m or 1h" in answer["error"]["message"]), (400, True), answer)
             # It gives way to a reset.
             clear(server, "/admin/cache")
             self.assertEqual(message(server, system, "Who are you?")["cache_read_input_tokens"], 0)

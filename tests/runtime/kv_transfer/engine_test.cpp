@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
+#include "messages/kv_lookup.hpp"
 #include "runtime/kv_transfer/store_connector.hpp"
 #include "tests/runtime/kv_transfer/temporary_folder.hpp"
 #include "tests/runtime/kv_transfer/transfer_engine.hpp"
@@ -59,12 +60,19 @@ void check_offloading(EngineSetup setup) {
 }
 
 /// The same layer by layer: in memory, and in files of which some are damaged.
-void check_layers(EngineSetup setup) {
+void check_layers(EngineSetup setup, bool among_others = false) {
   const std::vector<Answer> expected = plain_answers(setup);
   const BlockFolder folder;
-  setup.transfer = offloading(R"({"use_layerwise":true,"num_cpu_blocks":8,"secondary_tiers":[)"
-                              R"({"type":"fs","root_dir":")" +
-                              folder.path().string() + R"("}]})");
+  const BlockFolder others;
+  const std::string config =
+      offloading(R"({"use_layerwise":true,"num_cpu_blocks":8,"secondary_tiers":[)"
+                 R"({"type":"fs","root_dir":")" +
+                 folder.path().string() + R"("}]})");
+  setup.transfer = config;
+  if (among_others)
+    setup.transfer = R"({"kv_connector":"MultiConnector","kv_role":"kv_both",)"
+                     R"("kv_connector_extra_config":{"connectors":[)" +
+                     config + "," + files_in(others) + "]}}";
   {
     TransferEngine engine(setup);
     BOOST_TEST((engine.run(some_prompts()) == expected));
@@ -75,7 +83,8 @@ void check_layers(EngineSetup setup) {
     // Of steps in flight all are lost, or none: here one by one.
     if (!setup.async_scheduling) engine.lose_steps(2);
     BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
-    BOOST_TEST(engine.connector<StoreKVConnector>().num_requests() == 0u);
+    BOOST_TEST(engine.num_failed() == 0u);
+    if (!among_others) BOOST_TEST(engine.connector<StoreKVConnector>().num_requests() == 0u);
   }
   const auto files = files_of(folder);
   for (std::size_t i = 0; i < files.size(); i += 4) {
@@ -97,7 +106,13 @@ BOOST_AUTO_TEST_CASE(blocks_come_and_go_layer_by_layer) {
   check_layers({.async_scheduling = true});
   check_layers({.kv_cache_dtype = "int8", .tensor_parallel_size = 2});
   check_layers({.pipeline_parallel_size = 2});
-  check_layers({.model = "gemma3_text"});  // several groups: only saved so
+  check_layers({}, /*among_others=*/true);
+}
+BOOST_AUTO_TEST_CASE(so_they_do_in_several_groups_with_sliding_windows) {
+  check_layers({.model = "gemma3_text", .num_blocks = 60});
+  check_layers({.model = "gemma3_text", .num_blocks = 60, .async_scheduling = true},
+               /*among_others=*/true);
+  check_layers({.model = "gemma3_text", .tensor_parallel_size = 2, .num_blocks = 60});
 }
 
 BOOST_AUTO_TEST_CASE(evicted_prefixes_come_back_from_memory_with_the_same_bits) {
@@ -129,6 +144,28 @@ BOOST_AUTO_TEST_CASE(a_store_that_is_too_small_for_all_keeps_what_was_used_last)
     BOOST_TEST((engine.run({some_prompts()[0]}) == std::vector{expected[0]}));
     BOOST_TEST(engine.num_external_hits() == before + 16);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_lookup_tells_what_is_cached_and_where_and_computes_nothing) {
+  TransferEngine engine({.transfer = offloading()});
+  const std::vector<TokenId> prompt = some_prompts()[4];
+  const auto check = [&](const std::string& salt, const std::string& found) {
+    const std::int32_t num_free = engine.num_free_blocks();
+    const Answer answer = engine.finish(engine.add(prompt, kLookupParams, salt));
+    BOOST_TEST(answer.transfer_params == "{\"num_tokens\":38," + found + "}");
+    BOOST_TEST(answer.tokens.empty());
+    BOOST_TEST(engine.num_free_blocks() == num_free);
+  };
+  const std::string nothing = R"("device":0,"host":0,"disk":0,"remote":0,"peer":0)";
+  check("", nothing);
+  engine.run({prompt});
+  check("", R"("device":36,"host":0,"disk":0,"remote":0,"peer":0)");
+  check("a tenant", nothing);
+  engine.reset_prefix_cache();
+  check("", R"("device":0,"host":36,"disk":0,"remote":0,"peer":0)");
+  BOOST_TEST(engine.num_external_hits() == 0u);
+  engine.reset_prefix_cache(/*connector_too=*/true);
+  check("", nothing);
 }
 
 BOOST_AUTO_TEST_CASE(another_salt_finds_nothing) {
@@ -205,9 +242,12 @@ BOOST_AUTO_TEST_CASE(what_was_cut_changed_or_deleted_is_computed_and_written_ane
   BOOST_TEST((engine.run(some_prompts()) == expected));
 }
 
-BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
+/// `model`: of one group, or of several.
+void check_damaged_layers(const std::string& model) {
   const BlockFolder folder;
-  EngineSetup setup{.transfer = offloading(R"({"use_layerwise":true,"secondary_tiers":[)"
+  EngineSetup setup{.model = model,
+                    .num_blocks = model == "llama" ? 24 : 60,
+                    .transfer = offloading(R"({"use_layerwise":true,"secondary_tiers":[)"
                                            R"({"type":"fs","root_dir":")" +
                                            folder.path().string() + R"("}]})")};
   const std::vector<Answer> expected = plain_answers(setup);
@@ -223,7 +263,8 @@ BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
   // What a step computes from them is stored by nobody, either.
   std::vector<TokenId> longer = some_prompts()[3];
   for (TokenId token = 5; token < 17; ++token) longer.push_back(token);
-  const std::vector<Answer> expected_longer = TransferEngine({.num_blocks = 200}).run({longer});
+  const std::vector<Answer> expected_longer =
+      TransferEngine({.model = model, .num_blocks = 200}).run({longer});
   TransferEngine engine(setup);
   for (int round = 0; round < 3; ++round) {
     BOOST_TEST((engine.run({longer}) == expected_longer));
@@ -235,6 +276,11 @@ BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
   BOOST_TEST(engine.num_external_hits() > 0u);
   engine.abort(id);
   BOOST_TEST((engine.run({some_prompts()[4]}) == std::vector{expected[4]}));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_layered_load_leaves_wrong_is_found_by_nobody) {
+  check_damaged_layers("llama");
+  check_damaged_layers("gemma3_text");
 }
 
 BOOST_AUTO_TEST_CASE(reads_that_hang_are_misses_whatever_reads) {

@@ -131,7 +131,9 @@ BOOST_AUTO_TEST_CASE(so_they_do_on_several_ranks) {
   check_chunk_layers({.kv_cache_dtype = "int8", .tensor_parallel_size = 2});
   check_chunk_layers({.pipeline_parallel_size = 2});
 }
-
+BOOST_AUTO_TEST_CASE(chunks_of_several_groups_come_layer_by_layer_with_sliding_windows) {
+  check_chunk_layers({.model = "gemma3_text", .num_blocks = 60});
+}
 BOOST_AUTO_TEST_CASE(chunks_give_the_same_tokens_with_sliding_windows) {
   // Windows of 16 tokens, prompts of up to 38 that are computed in steps of less.
   check_memory({.model = "gemma3_text", .num_blocks = 60});
@@ -211,6 +213,26 @@ void wait_for_values(CacheServer& server, std::size_t number) {
   while (server.store().usage().num_values < number && std::chrono::steady_clock::now() < deadline)
     std::this_thread::yield();
   BOOST_TEST(server.store().usage().num_values == number);
+}
+
+BOOST_AUTO_TEST_CASE(layer_by_layer_what_is_on_the_host_and_whole_what_is_remote) {
+  auto server = CacheServer::start({.port = 0}).value();
+  const EngineSetup setup{
+      .transfer =
+          lmcache_transfer(R"("lmcache.use_layerwise":true,"lmcache.remote_url":"lm://127.0.0.1:)" +
+                           std::to_string(server->port()) + "\"")};
+  const std::vector<Answer> expected = answers_without(setup);
+  for (int engines = 0; engines < 2; ++engines) {
+    TransferEngine engine(setup);
+    for (int round = 0; round < 2; ++round) {
+      BOOST_TEST((engine.run(some_prompts()) == expected));
+      engine.reset_prefix_cache();
+    }
+    BOOST_TEST(engine.num_external_hits() > 0u);
+    BOOST_TEST((engine.run(some_prompts(), /*together=*/true) == expected));
+    // Steps that load put nothing into the remote store: all is there by the ones before.
+    wait_for_values(*server, 2 + 1 + 3 + 4 + 4);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(engines_share_chunks_through_a_cache_server) {

@@ -110,7 +110,8 @@ class TransferEngine {
     scheduling.async_scheduling = setup.async_scheduling;
     scheduling.kv_transfer = {.consumer = config.is_consumer(),
                               .recompute_failed_loads = config.recompute_failed_loads,
-                              .block_size = settings.scheduler_block_size()};
+                              .block_size = settings.scheduler_block_size(),
+                              .num_groups = static_cast<std::int32_t>(cache_.groups.size())};
     scheduler_.emplace(scheduling, *kv_port_, nullptr, connector_.get());
     answers_.emplace(parallel);
   }
