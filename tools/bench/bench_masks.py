@@ -10,12 +10,12 @@ the packages llguidance, xgrammar, transformers and mistral-common; none of them
 
 Each engine is a process that reads a line per schema and answers with a line, one schema after the other, so that
 whatever else runs on the machine slows all of them. A schema with its documents may take --cpu-limit-s seconds of CPU time.
-Interrupted, it prints the table of what has been measured. xgrammar takes hours unless the limit is small: with --answers each answer is kept in a
-file of its engine and not asked for again; --kept takes those of these engines from there only, and the schemas that they
-have answered. Times are CPU times of the engine's thread. A mask's time is that
-of the mask and of accepting the token behind it; a first mask's is that of compiling and of the first mask. A document
-is accepted if each of its tokens is in its mask and the text may end behind the last one. The documents' properties have
-the order in which llguidance takes them; where it does not take the schema, any order, which Troupe takes with --any-order.
+Interrupted, it prints the table of what has been measured. xgrammar takes hours unless the limit is small: with --answers
+each answer is kept in a file of its engine and not asked for again; --kept takes those of these engines from there only,
+and the schemas that they have answered. Times are CPU times of the engine's thread. A mask's time is that of the mask and
+of accepting the token behind it; a first mask's is that of compiling and of the first mask. A document is accepted if each
+of its tokens is in its mask and the text may end behind the last one. The documents' properties have the order in which
+llguidance takes them; where it does not take the schema, any order, which Troupe takes with --any-order.
 """
 import argparse
 import base64
