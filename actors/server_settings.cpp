@@ -1,8 +1,6 @@
 #include "actors/server_settings.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string_view>
@@ -145,21 +143,6 @@ Result<ProcessorCacheOptions> processor_cache_options(const Options& options) {
   return cache;
 }
 
-/// For one image; vLLM's variable. Error: it is no number of seconds.
-Result<double> image_fetch_timeout_s() {
-  constexpr const char* kName = "VLLM_IMAGE_FETCH_TIMEOUT";
-  const char* const value = std::getenv(kName);
-  if (value == nullptr) return MediaLoaderOptions{}.timeout_s;
-  const std::string_view text = value;
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error == std::errc{} && end == text.data() + text.size() && seconds > 0 && seconds <= 3600)
-    return seconds;
-  return Error{ErrorCode::kInvalidArgument,
-               std::string(kName) + " is '" + std::string(text) +
-                   "', expected seconds, more than 0 and at most 3600"};
-}
-
 /// Pre: the model takes images. Errors: of the model's folder, and of the options.
 Result<std::shared_ptr<const ImageInputs>> load_image_inputs(const Options& options,
                                                              const ModelLoaded& model,
@@ -174,12 +157,11 @@ Result<std::shared_ptr<const ImageInputs>> load_image_inputs(const Options& opti
   if (cache_options.kind != media.mm_processor_cache_type)
     log_info("images are kept in the front end", kv("mm_processor_cache_type", cache_options.kind));
   ASSIGN_OR_RETURN(std::shared_ptr<ProcessorCache> cache, make_processor_cache(cache_options));
-  ASSIGN_OR_RETURN(const double timeout_s, image_fetch_timeout_s());
   return ImageInputs::load(
       options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
       {.loader = {.local_folder = media.allowed_local_media_path,
                   .domains = media.allowed_media_domains,
-                  .timeout_s = timeout_s},
+                  .timeout_s = media.image_fetch_timeout_s},
        .max_images = static_cast<std::size_t>(max_images),
        .max_tokens = model.max_model_len,
        .model_id = options.model.model,

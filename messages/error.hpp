@@ -15,7 +15,7 @@ enum class ErrorCode : std::uint8_t {
   kNotFound,         ///< no such model, file, route: 404
   kUnauthorized,     ///< 401
   kTooLarge,         ///< body, header or prompt over a limit of the server: 413
-  kUnprocessable,    ///< the request is well formed but its media cannot be used: 422
+  kUnprocessable,    ///< the request is well formed but its media cannot be fetched: 400
   kOverloaded,       ///< queue full or draining, try again later: 503
   kUnavailable,      ///< a component is down or not ready: 503
   kTimeout,          ///< a deadline has passed: 504

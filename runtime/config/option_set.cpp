@@ -184,6 +184,11 @@ OptionSet& OptionSet::alias(std::string text) {
   return *this;
 }
 
+OptionSet& OptionSet::variable(std::string name) {
+  options_.back().variable = std::move(name);
+  return *this;
+}
+
 OptionSet& OptionSet::several() {
   CHECK(options_.back().is_list, options_.back().name);
   options_.back().takes_several = true;
@@ -299,14 +304,18 @@ std::vector<std::string> OptionSet::names() const {
 
 std::vector<OptionSet::Assignment> OptionSet::parse_environment(
     std::span<const std::string> environment, std::string_view prefix) {
-  std::vector<Assignment> assignments;
+  std::vector<Assignment> of_vllm, assignments;
   std::vector<std::string> links, known;
   for (const Option& option : options_) known.push_back(environment_name(prefix, option.name));
   for (const std::string& variable : environment) {
     const std::size_t equals = variable.find('=');
-    if (!variable.starts_with(prefix) || equals == std::string::npos) continue;
+    if (equals == std::string::npos) continue;
     const std::string name = variable.substr(0, equals);
     const std::string value = variable.substr(equals + 1);
+    const auto named = std::ranges::find(options_, name, &Option::variable);
+    if (!name.empty() && named != options_.end())
+      of_vllm.push_back({&*named, value, OptionSource::kEnvironment, name});
+    if (!name.starts_with(prefix)) continue;
     const auto option = std::find(known.begin(), known.end(), name);
     if (option != known.end() && !(name.ends_with("_PORT") && is_service_link(name, value))) {
       Option& target = options_[static_cast<std::size_t>(option - known.begin())];
@@ -323,7 +332,8 @@ std::vector<OptionSet::Assignment> OptionSet::parse_environment(
     notes_.push_back("environment variables that Kubernetes sets for a Service are ignored: " +
                      join(links, ", ") + " (enableServiceLinks: false disables them)");
   }
-  return assignments;
+  of_vllm.insert(of_vllm.end(), assignments.begin(), assignments.end());
+  return of_vllm;
 }
 
 std::string OptionSet::meant_by(const std::string& argument) const {
@@ -471,6 +481,8 @@ std::string OptionSet::help(bool all) const {
     left += left.size() < kColumn ? std::string(kColumn - left.size(), ' ')
                                   : "\n" + std::string(kColumn, ' ');
     std::string right = all ? option.help : option.help.substr(0, option.help.find(';'));
+    if (all && !option.variable.empty())
+      right += "; also the environment variable " + option.variable;
     if (!option.choices.empty()) right += " {" + join(option.choices, ", ") + "}";
     if (option.takes_several)
       right += " (one or more, may be repeated)";

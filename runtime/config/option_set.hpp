@@ -32,10 +32,11 @@ struct ConfigEntry {
 class OptionSet {
  public:
   struct Option {
-    std::string section;  ///< in the configuration file, and heading in --help
-    std::string name;     ///< on the command line, without dashes
-    std::string alias;    ///< short form with its dash; empty: none
-    std::string type;     ///< for display: INT, FLOAT, TEXT, LIST; empty: a flag
+    std::string section;   ///< in the configuration file, and heading in --help
+    std::string name;      ///< on the command line, without dashes
+    std::string alias;     ///< short form with its dash; empty: none
+    std::string variable;  ///< another environment variable that sets it; empty: none
+    std::string type;      ///< for display: INT, FLOAT, TEXT, LIST; empty: a flag
     std::string help;
     std::vector<std::string> choices;  ///< empty: anything
     std::function<Result<void>(const std::string&)> set;
@@ -65,6 +66,8 @@ class OptionSet {
   OptionSet& alias(std::string text);
   /// The list added last takes all words up to the next option: --name a b c.
   OptionSet& several();
+  /// vLLM's environment variable for the option added last; `<prefix>NAME` overrides it.
+  OptionSet& variable(std::string name);
   /// Sets the section of the options added from here on.
   OptionSet& section(std::string name);
   OptionSet& add(std::string name, bool& target, std::string help);
@@ -86,7 +89,8 @@ class OptionSet {
   /// Unknown sections and keys are errors.
   [[nodiscard]] Result<void> read_file(std::span<const ConfigEntry> entries,
                                        std::string_view file_name);
-  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them).
+  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them), and
+  /// those that options have of vLLM's.
   /// Unknown ones are noted and ignored, since in a cluster some variables are set by others. So
   /// are the addresses that Kubernetes sets for its Services (`<prefix>PORT=tcp://...`), even where
   /// the name is an option's.

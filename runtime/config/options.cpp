@@ -316,7 +316,10 @@ void bind_options(OptionSet& set, Options& options) {
            "folder whose files requests may name as file: URLs; default: none")
       .add("allowed-media-domains", media.allowed_media_domains,
            "host that requests may name in http: and https: URLs of images; private addresses must "
-           "be listed as such; default: none");
+           "be listed as such; default: none")
+      .add("image-fetch-timeout-s", media.image_fetch_timeout_s,
+           "maximum duration in seconds of fetching an image from another host", 0.001, 3600)
+      .variable("VLLM_IMAGE_FETCH_TIMEOUT");
 
   ServerOptions& server = options.server;
   set.section("server")

@@ -102,6 +102,7 @@ struct MediaOptions {
   std::int64_t mm_shm_cache_max_object_size_mb = 128;
   std::string allowed_local_media_path;  ///< empty: none
   std::vector<std::string> allowed_media_domains;
+  double image_fetch_timeout_s = 5;  ///< of one image
 };
 /// What limit_mm_per_prompt says of images. Errors: kInvalidArgument, it is no such object.
 [[nodiscard]] Result<std::int64_t> max_images_per_prompt(const MediaOptions& media);

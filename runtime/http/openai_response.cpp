@@ -532,6 +532,7 @@ struct ErrorForm {
 ErrorForm error_form(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnprocessable:  // vLLM: 422
       return {400, "BadRequestError"};
     case ErrorCode::kCorrupt:
       return {400, "Bad Request"};
@@ -541,8 +542,6 @@ ErrorForm error_form(ErrorCode code) noexcept {
       return {404, "NotFoundError"};
     case ErrorCode::kTooLarge:
       return {413, "Payload Too Large"};
-    case ErrorCode::kUnprocessable:
-      return {422, "UnprocessableEntityError"};
     case ErrorCode::kUnsupported:  // not 501, on which OpenAI's client tries again
       return {400, "BadRequestError"};
     case ErrorCode::kOverloaded:

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -307,9 +308,9 @@ MediaLoader::FetchedFiles MediaLoader::fetch_all(std::span<const std::string_vie
   std::atomic<std::size_t> num_fetched = 0;
   const auto fetch_some = [&] {
     for (std::size_t i = next++; i < wanted.size(); i = next++) {
-      auto& [url, file] = *wanted[i];
-      auto thrown = guard([&] { file = fetch(url, limits, num_fetched); });
-      if (thrown) file = *std::move(thrown);
+      FetchedFiles::value_type& entry = *wanted[i];
+      auto thrown = guard([&] { entry.second = fetch(entry.first, limits, num_fetched); });
+      if (thrown) entry.second = *std::move(thrown);
     }
   };
   const std::size_t num_threads = std::min(wanted.size(), options_.max_fetches);
@@ -372,10 +373,15 @@ Result<MediaLoader::File> MediaLoader::fetch(std::string url, const WorkLimits& 
                                                 " bytes in all, the limit"};
     if (answer.refused_address)
       return invalid_argument("the host " + host + " has an address that is not public");
-    if (code == CURLE_OPERATION_TIMEDOUT || code == CURLE_ABORTED_BY_CALLBACK)
+    if (code == CURLE_OPERATION_TIMEDOUT) {
+      std::ostringstream limit;
+      limit << options_.timeout_s << " s, the limit (image-fetch-timeout-s)";
       return Error{ErrorCode::kUnprocessable,
-                   "the host " + host + " gave no answer in " +
-                       std::to_string(static_cast<int>(options_.timeout_s)) + " s"};
+                   "the host " + host + " did not answer in " + limit.str()};
+    }
+    if (code == CURLE_ABORTED_BY_CALLBACK)
+      return Error{ErrorCode::kUnprocessable,
+                   "the host " + host + " did not answer in the time that the request has left"};
     if (code != CURLE_OK)
       return Error{ErrorCode::kUnprocessable,
                    "the host " + host + " cannot be asked: " + curl_easy_strerror(code)};

@@ -28,21 +28,24 @@ class EbnfParser : private GrammarText {
     const GrammarRuleId root = rule("root");
     skip_blanks();
     while (!at_end()) {
+      const std::size_t begin = position();
       const std::string name = parse_name();
       skip_blanks();
-      if (!take_if("::=")) fail("'::=' is missing behind '" + name + "'");
+      if (!take_if("::=")) fail("expected '::=' after '" + name + "'");
       rule(name);
       Rule& defined = rules_.at(name);
       if (defined.line > 0)
-        fail("the rule '" + name + "' was defined in line " + std::to_string(defined.line));
+        fail_at(begin, "rule '" + name + "', which is defined at line " +
+                           std::to_string(defined.line) + ", is defined again");
       defined.line = line();
       builder_.set_body(defined.id, parse_choice());
       skip_blanks();
     }
     for (const auto& [name, known] : rules_) {
-      if (known.line == 0)
-        throw GrammarRefused("grammar: the rule '" + name + "' is not defined" +
-                             (known.id == root ? ", where it has to start" : ""));
+      if (known.line > 0) continue;
+      if (known.id == root)
+        throw GrammarRefused("grammar: there is no rule 'root', the start rule");
+      fail_at(known.used_at, "undefined rule '" + name + "'");
     }
     return root;
   }
@@ -50,7 +53,8 @@ class EbnfParser : private GrammarText {
  private:
   struct Rule {
     GrammarRuleId id = 0;
-    std::size_t line = 0;  ///< of its definition; 0: none yet
+    std::size_t line = 0;     ///< of its definition; 0: none yet
+    std::size_t used_at = 0;  ///< for the first time
   };
 
   void skip_blanks() {
@@ -67,7 +71,7 @@ class EbnfParser : private GrammarText {
   }
 
   std::string parse_name() {
-    if (!begins_name(peek())) fail("a rule's name is missing");
+    if (!begins_name(peek())) fail("expected a rule name");
     std::string name;
     while (is_name_character(peek())) name.push_back(take());
     return name;
@@ -90,7 +94,7 @@ class EbnfParser : private GrammarText {
 
   GrammarNodeId parse_choice() {
     if (++depth_ > kMaxGroupDepth)
-      fail("groups nested deeper than " + std::to_string(kMaxGroupDepth) + " levels");
+      fail("groups are nested deeper than " + std::to_string(kMaxGroupDepth) + " levels");
     std::vector<GrammarNodeId> parts;
     do {
       parts.push_back(parse_sequence());
@@ -120,13 +124,23 @@ class EbnfParser : private GrammarText {
       return builder_.code_points({{0, CodePointSet::kMax}});
     }
     if (c == '(') {
+      const std::size_t begin = position();
       skip();
       const GrammarNodeId node = parse_choice();
-      if (!take_if(")")) fail("a group is not closed");
+      if (!take_if(")")) fail_at(begin, "unterminated group");
       return node;
     }
-    if (begins_name(c)) return builder_.rule(rule(parse_name()));
-    fail(std::string("an unexpected character '") + c + "'");
+    if (begins_name(c)) return parse_reference();
+    fail_unexpected();
+  }
+
+  GrammarNodeId parse_reference() {
+    const std::size_t begin = position();
+    const std::string name = parse_name();
+    const GrammarRuleId id = rule(name);
+    Rule& used = rules_.at(name);
+    if (used.used_at == 0) used.used_at = begin;  // a definition comes first
+    return builder_.rule(id);
   }
 
   GrammarNodeId parse_repetition(GrammarNodeId node) {
@@ -147,8 +161,8 @@ class EbnfParser : private GrammarText {
           max = take_count(kUnbounded);
         }
         skip_blanks();
-        if (!take_if("}")) fail("a repetition is not closed");
-        if (max < min) fail("a repetition whose minimum is over its maximum");
+        if (!take_if("}")) fail("expected '}' after a repetition's bounds");
+        if (max < min) fail("minimum of a repetition exceeds its maximum");
         node = builder_.repeat(node, min, max);
       } else {
         return node;
@@ -157,10 +171,11 @@ class EbnfParser : private GrammarText {
   }
 
   GrammarNodeId parse_text() {
+    const std::size_t begin = position();
     skip();
     std::vector<GrammarNodeId> parts;
     while (peek() != '"') {
-      if (at_end() || peek() == '\n') fail("a text is not closed");
+      if (at_end() || peek() == '\n') fail_at(begin, "unterminated string literal");
       const std::uint32_t c = take_character();
       parts.push_back(builder_.code_points({{c, c}}));
     }
@@ -169,18 +184,19 @@ class EbnfParser : private GrammarText {
   }
 
   CodePointSet parse_class() {
+    const std::size_t begin = position();
     skip();
     const bool negated = take_if("^");
     CodePointSet set;
     while (peek() != ']') {
-      if (at_end() || peek() == '\n') fail("a class of characters is not closed");
+      if (at_end() || peek() == '\n') fail_at(begin, "unterminated character class");
       const std::uint32_t first = take_character();
       std::uint32_t last = first;
       if (peek() == '-' && rest().size() > 1 && rest()[1] != ']') {
         skip();
         last = take_character();
       }
-      if (last < first) fail("a range whose end is before its beginning");
+      if (last < first) fail("character range is out of order");
       set.add(first, last);
     }
     skip();

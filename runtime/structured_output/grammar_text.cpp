@@ -4,17 +4,31 @@
 
 namespace troupe {
 
-std::size_t GrammarText::line() const {
-  return 1 + static_cast<std::size_t>(std::count(
-                 text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(position_), '\n'));
+std::size_t GrammarText::line_of(std::size_t position) const {
+  const std::string_view before = text_.substr(0, position);
+  return 1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
 }
 
-void GrammarText::fail(const std::string& what) const {
-  throw GrammarRefused("grammar: " + what + " in line " + std::to_string(line()));
+void GrammarText::fail_at(std::size_t position, const std::string& what) const {
+  const std::string_view before = text_.substr(0, position);
+  const std::string_view in_line = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
+  const auto column =
+      1 + std::count_if(in_line.begin(), in_line.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // begins a character
+      });
+  throw GrammarRefused("grammar: " + what + " at line " + std::to_string(line_of(position)) +
+                       ", column " + std::to_string(column));
+}
+
+void GrammarText::fail_unexpected() const {
+  if (at_end()) fail("unexpected end of the grammar");
+  std::size_t size = 1;  // of UTF-8
+  while (size < rest().size() && (static_cast<unsigned char>(rest()[size]) & 0xC0) == 0x80) ++size;
+  fail("unexpected character '" + std::string(rest().substr(0, size)) + "'");
 }
 
 char GrammarText::take() {
-  if (at_end()) fail("the grammar ends too soon");
+  if (at_end()) fail_unexpected();
   return text_[position_++];
 }
 
@@ -66,7 +80,7 @@ std::uint32_t GrammarText::take_escape() {
       if (std::string_view("\\\"'[]-^/").find(c) != std::string_view::npos)
         return static_cast<unsigned char>(c);
   }
-  fail(std::string("an unknown escape '\\") + c + "'");
+  fail(std::string("unknown escape sequence '\\") + c + "'");
 }
 
 std::uint32_t GrammarText::take_hex(int digits) {
@@ -79,10 +93,10 @@ std::uint32_t GrammarText::take_hex(int digits) {
     } else if (lower >= 'a' && lower <= 'f') {
       value = value * 16 + static_cast<std::uint32_t>(lower - 'a' + 10);
     } else {
-      fail("an escape needs " + std::to_string(digits) + " hexadecimal digits");
+      fail("expected " + std::to_string(digits) + " hexadecimal digits in an escape sequence");
     }
   }
-  if (value > CodePointSet::kMax) fail("a code point over U+10FFFF");
+  if (value > CodePointSet::kMax) fail("code point exceeds U+10FFFF");
   return value;
 }
 

@@ -10,14 +10,19 @@
 
 namespace troupe {
 
-/// A position in a grammar's text. Everything that reads throws GrammarRefused, with the line,
-/// where something else stands there.
+/// A position in a grammar's text. Everything that reads throws GrammarRefused, with line and
+/// column, if the text is wrong there.
 class GrammarText {
  public:
   explicit GrammarText(std::string_view text) : text_(text) {}
 
-  [[nodiscard]] std::size_t line() const;
-  [[noreturn]] void fail(const std::string& what) const;
+  /// In bytes from the beginning.
+  [[nodiscard]] std::size_t position() const noexcept { return position_; }
+  [[nodiscard]] std::size_t line() const { return line_of(position_); }
+  [[noreturn]] void fail(const std::string& what) const { fail_at(position_, what); }
+  [[noreturn]] void fail_at(std::size_t position, const std::string& what) const;
+  /// The character at the position, or the end, is not expected.
+  [[noreturn]] void fail_unexpected() const;
   [[nodiscard]] bool at_end() const { return position_ >= text_.size(); }
   [[nodiscard]] char peek() const { return at_end() ? '\0' : text_[position_]; }
   [[nodiscard]] std::string_view rest() const { return text_.substr(position_); }
@@ -30,6 +35,7 @@ class GrammarText {
   std::uint32_t take_character();
 
  private:
+  [[nodiscard]] std::size_t line_of(std::size_t position) const;
   std::uint32_t take_escape();
   std::uint32_t take_hex(int digits);
 

@@ -58,7 +58,8 @@ bool is_terminal_name(std::string_view name) {
 struct LarkRules {
   struct Rule {
     GrammarRuleId id = 0;
-    std::size_t line = 0;  ///< of its definition; 0: none yet
+    std::size_t line = 0;     ///< of its definition; 0: none yet
+    std::size_t used_at = 0;  ///< for the first time
   };
 
   explicit LarkRules(GrammarBuilder& to) : builder(to) {}
@@ -93,8 +94,13 @@ class LarkParser : private GrammarText {
         if (first.empty() && !is_terminal_name(name)) first = name;
       }
     }
-    if (first.empty()) fail("there is no rule \"name: ...\"");
+    if (first.empty()) fail("there is no rule, such as \"start: ...\"");
     if (rules_.by_name.contains("start")) first = "start";
+    for (const auto& [name, known] : rules_.by_name)
+      if (known.line == 0 && !name.starts_with("common."))
+        fail_at(
+            known.used_at,
+            (is_terminal_name(name) ? "undefined terminal '" : "undefined rule '") + name + "'");
     const GrammarNodeId whole = builder_.rule(rules_.rule(first).id);
     if (!ignored_) return whole;
     builder_.set_body(*ignored_, builder_.repeat(builder_.choice(ignored), 0));
@@ -135,11 +141,11 @@ class LarkParser : private GrammarText {
   }
   void end_line() {
     skip_blanks();
-    if (!at_end() && peek() != '\n') fail(std::string("an unexpected character '") + peek() + "'");
+    if (!at_end() && peek() != '\n') fail_unexpected();
   }
 
   std::string parse_name() {
-    if (!begins_lark_name(peek())) fail("a name is missing");
+    if (!begins_lark_name(peek())) fail("expected a name");
     std::string name;
     while (is_lark_name_character(peek())) name.push_back(take());
     return name;
@@ -149,6 +155,7 @@ class LarkParser : private GrammarText {
 
   std::string parse_definition() {
     while (peek() == '?' || peek() == '!') skip();
+    const std::size_t begin = position();
     const std::string name = parse_name();
     in_terminal_ = is_terminal_name(name);
     if (peek() == '{') fail("a template ('" + name + "{...}') is not supported");
@@ -157,10 +164,11 @@ class LarkParser : private GrammarText {
       take_count(0);
     }
     skip_blanks();
-    if (!take_if(":")) fail("':' is missing behind '" + name + "'");
+    if (!take_if(":")) fail("expected ':' after '" + name + "'");
     LarkRules::Rule& defined = rules_.rule(name);
     if (defined.line > 0)
-      fail("'" + name + "' was defined in line " + std::to_string(defined.line));
+      fail_at(begin, "'" + name + "', which is defined at line " + std::to_string(defined.line) +
+                         ", is defined again");
     defined.line = line();
     builder_.set_body(defined.id, parse_choice());
     end_line();
@@ -191,15 +199,14 @@ class LarkParser : private GrammarText {
         names.push_back(parse_name());
         skip_lines();
       } while (take_if(","));
-      if (!take_if(")")) fail("')' is missing");
+      if (!take_if(")")) fail("expected ')'");
     } else {
       const std::size_t dot = from.rfind('.');
-      if (dot == std::string::npos) fail("an import names no terminal");
+      if (dot == std::string::npos) fail("%import names no terminal");
       names.push_back(from.substr(dot + 1));
       from.resize(dot);
     }
-    if (from != "common")
-      fail("an import from '" + from + "' is not supported, only those from 'common' are");
+    if (from != "common") fail("%import from '" + from + "' is not supported, only from 'common'");
     skip_blanks();
     std::string as;
     if (take_if("->")) {
@@ -211,7 +218,7 @@ class LarkParser : private GrammarText {
         fail("'common' has no terminal '" + one + "'");
       rules_.imports.push_back(one);
       LarkRules::Rule& defined = rules_.rule(as.empty() ? one : as);
-      if (defined.line > 0) fail("'" + one + "' is defined twice");
+      if (defined.line > 0) fail("'" + one + "' is defined again");
       defined.line = line();
       builder_.set_body(defined.id, builder_.rule(rules_.rule("common." + one).id));
     }
@@ -229,7 +236,7 @@ class LarkParser : private GrammarText {
 
   GrammarNodeId parse_choice() {
     if (++depth_ > kMaxLarkDepth)
-      fail("groups nested deeper than " + std::to_string(kMaxLarkDepth) + " levels");
+      fail("groups are nested deeper than " + std::to_string(kMaxLarkDepth) + " levels");
     std::vector<GrammarNodeId> parts;
     do {
       parts.push_back(parse_sequence());
@@ -259,19 +266,22 @@ class LarkParser : private GrammarText {
     const char c = peek();
     if (c == '"' || c == '\'') return terminal(parse_text_or_range());
     if (c == '/') return terminal(parse_regex());
+    const std::size_t begin = position();
     if (c == '(' || c == '[') {
       skip();
       const GrammarNodeId node = parse_choice();
-      if (!take_if(c == '(' ? ")" : "]")) fail("a group is not closed");
+      if (!take_if(c == '(' ? ")" : "]")) fail_at(begin, "unterminated group");
       return c == '(' ? node : builder_.optional(node);
     }
-    if (!begins_lark_name(c)) fail(std::string("an unexpected character '") + c + "'");
+    if (!begins_lark_name(c)) fail_unexpected();
     const std::string name = parse_name();
     if (peek() == '{') fail("a template ('" + name + "{...}') is not supported");
-    const GrammarRuleId rule = rules_.rule(name).id;
+    LarkRules::Rule& rule = rules_.rule(name);
+    if (rule.used_at == 0) rule.used_at = begin;  // what is used stands behind a definition's name
     if (!is_terminal_name(name) && in_terminal_)
-      fail("the rule '" + name + "' stands in a terminal");
-    return is_terminal_name(name) ? terminal(builder_.rule(rule)) : builder_.rule(rule);
+      fail_at(begin, "a terminal may not refer to a rule ('" + name + "')");
+    const GrammarNodeId node = builder_.rule(rule.id);
+    return is_terminal_name(name) ? terminal(node) : node;
   }
 
   /// With what is ignored behind it.
@@ -290,10 +300,10 @@ class LarkParser : private GrammarText {
       } else if (take_if("~")) {
         skip_blanks();
         const std::uint32_t min = take_count(kNoLimit);
-        if (min == kNoLimit) fail("a number is missing behind '~'");
+        if (min == kNoLimit) fail("expected a number after '~'");
         const std::uint32_t max = take_if("..") ? take_count(kNoLimit) : min;
-        if (max == kNoLimit) fail("a number is missing behind '..'");
-        if (max < min) fail("a repetition whose minimum is over its maximum");
+        if (max == kNoLimit) fail("expected a number after '..'");
+        if (max < min) fail("minimum of a repetition exceeds its maximum");
         node = builder_.repeat(node, min, max);
       } else {
         return node;
@@ -302,15 +312,16 @@ class LarkParser : private GrammarText {
   }
 
   GrammarNodeId parse_text_or_range() {
+    const std::size_t begin = position();
     const std::vector<std::uint32_t> text = parse_text();
     if (take_if("..")) {
-      if (peek() != '"' && peek() != '\'') fail("a text is missing behind '..'");
+      if (peek() != '"' && peek() != '\'') fail("expected a string literal after '..'");
       const std::vector<std::uint32_t> last = parse_text();
       if (text.size() != 1 || last.size() != 1 || last[0] < text[0])
-        fail("a range is not from a character to one that is not before it");
+        fail_at(begin, "a character range needs two characters in order");
       return builder_.code_points({{text[0], last[0]}});
     }
-    if (text.empty()) fail("a text is empty");
+    if (text.empty()) fail_at(begin, "empty string literal");
     const bool any_case =
         peek() == 'i' && (rest().size() < 2 || !is_lark_name_character(rest()[1]));
     if (any_case) skip();
@@ -321,17 +332,18 @@ class LarkParser : private GrammarText {
       if (any_case && lower >= 'a' && lower <= 'z')
         set = {{lower, lower}, {lower ^ 0x20, lower ^ 0x20}};
       if (any_case && c >= 0x80)
-        fail("'i' behind a text with other letters than ASCII's is not supported");
+        fail_at(begin, "the flag 'i' is not supported for string literals that are not ASCII");
       parts.push_back(builder_.code_points(set));
     }
     return builder_.sequence(parts);
   }
 
   std::vector<std::uint32_t> parse_text() {
+    const std::size_t begin = position();
     const char quote = take();
     std::vector<std::uint32_t> text;
     while (peek() != quote) {
-      if (at_end() || peek() == '\n') fail("a text is not closed");
+      if (at_end() || peek() == '\n') fail_at(begin, "unterminated string literal");
       text.push_back(take_character());
     }
     skip();
@@ -339,10 +351,11 @@ class LarkParser : private GrammarText {
   }
 
   GrammarNodeId parse_regex() {
+    const std::size_t begin = position();
     skip();
     std::string pattern;
     while (peek() != '/') {
-      if (at_end() || peek() == '\n') fail("a regular expression is not closed");
+      if (at_end() || peek() == '\n') fail_at(begin, "unterminated regular expression");
       const char c = take();
       if (c != '\\') {
         pattern.push_back(c);
@@ -357,7 +370,7 @@ class LarkParser : private GrammarText {
       if (peek() == 's') {
         options.dot_all = true;
       } else if (peek() != 'u') {
-        fail(std::string("the flag '") + peek() + "' of a regular expression is not supported");
+        fail(std::string("the flag '") + peek() + "' of regular expressions is not supported");
       }
     }
     return add_regex(builder_, pattern, options);
@@ -379,10 +392,6 @@ GrammarNodeId add_lark(GrammarBuilder& builder, std::string_view source) {
     LarkParser(kCommonTerminals, common).parse_common();
     for (const std::string& name : rules.imports)
       builder.set_body(rules.rule("common." + name).id, builder.rule(common.rule(name).id));
-  }
-  for (const auto& [name, known] : rules.by_name) {
-    if (known.line == 0 && !name.starts_with("common."))
-      throw GrammarRefused("grammar: '" + name + "' is not defined");
   }
   return whole;
 }

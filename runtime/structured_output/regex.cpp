@@ -79,7 +79,7 @@ class RegexParser {
     return position_ + ahead < text_.size() ? text_[position_ + ahead] : kNone;
   }
   std::uint32_t take() {
-    if (at_end()) fail("the pattern ends too soon");
+    if (at_end()) fail("unexpected end of the pattern");
     return text_[position_++];
   }
   bool take_if(std::uint32_t c) {
@@ -96,7 +96,7 @@ class RegexParser {
 
   RegexNode parse_choice() {
     if (++depth_ > kMaxGroupDepth)
-      fail("groups nested deeper than " + std::to_string(kMaxGroupDepth) + " levels");
+      fail("groups are nested deeper than " + std::to_string(kMaxGroupDepth) + " levels");
     RegexNode node{.kind = Kind::kChoice};
     do {
       node.children.push_back(parse_sequence());
@@ -149,9 +149,9 @@ class RegexParser {
       case '\\':
         if (is_python_ && take_if('A')) return anchor(Kind::kBegin);
         if (is_python_ && take_if('Z')) return anchor(Kind::kEnd);
-        if (peek() == 'b' || peek() == 'B') fail("a word boundary (\\b, \\B) is not supported");
+        if (peek() == 'b' || peek() == 'B') fail("word boundary (\\b, \\B) is not supported");
         if ((peek() >= '1' && peek() <= '9') || (!is_python_ && peek() == 'k'))
-          fail("a back reference is not supported");
+          fail("backreference is not supported");
         item = set_node(parse_escape());
         break;
       default:
@@ -168,7 +168,7 @@ class RegexParser {
 
   RegexNode anchor(Kind kind) {
     if (peek() == '*' || peek() == '+' || peek() == '?' || (peek() == '{' && looks_like_count(1)))
-      fail("a repeated anchor is not supported");
+      fail("repeated anchor is not supported");
     return {.kind = kind, .has_anchor = true};
   }
 
@@ -180,26 +180,26 @@ class RegexParser {
         }
         return std::nullopt;
       }
-      if (take_text("=") || take_text("!")) fail("a look-ahead is not supported");
-      if (take_text("<=") || take_text("<!")) fail("a look-behind is not supported");
-      if (take_text(">")) fail("an atomic group is not supported");
-      if (take_text("(")) fail("a conditional group is not supported");
-      if (take_text("P=")) fail("a back reference is not supported");
+      if (take_text("=") || take_text("!")) fail("look-ahead is not supported");
+      if (take_text("<=") || take_text("<!")) fail("look-behind is not supported");
+      if (take_text(">")) fail("atomic group is not supported");
+      if (take_text("(")) fail("conditional group is not supported");
+      if (take_text("P=")) fail("backreference is not supported");
       if ((is_python_ && take_text("P<")) || (!is_python_ && take_text("<"))) {
         std::size_t length = 0;
         for (std::uint32_t c = take(); c != '>'; c = take(), ++length) {
           if (!is_ascii_letter(c) && c != '_' && !(length > 0 && is_ascii_digit(c)) && c < 0x80)
-            fail("a bad character in a group's name");
+            fail("bad character in a group name");
         }
-        if (length == 0) fail("a group's name is missing");
+        if (length == 0) fail("missing group name");
       } else if (!take_if(':')) {
-        fail("a flag or an unknown kind of group is not supported");
+        fail("flag or unknown kind of group is not supported");
       }
     }
     RegexNode node = parse_choice();
     if (!take_if(')')) {
       position_ = start;
-      fail("a group is not closed");
+      fail("missing ), unterminated group");
     }
     return node;
   }
@@ -239,12 +239,12 @@ class RegexParser {
       max = min;
       if (take_if(',')) max = peek() == '}' ? kUnbounded : parse_number();
       ++position_;
-      if (max < min) fail("a repetition whose minimum is over its maximum");
+      if (max < min) fail("minimum of a repetition exceeds its maximum");
     } else {
       return item;
     }
-    if (item.has_anchor) fail("a repeated anchor is not supported");
-    if (peek() == '+' && is_python_) fail("a possessive repetition is not supported");
+    if (item.has_anchor) fail("repeated anchor is not supported");
+    if (peek() == '+' && is_python_) fail("possessive quantifier is not supported");
     take_if('?');  // which match is found first makes no difference
     if (peek() == '*' || peek() == '+' || peek() == '?' || (peek() == '{' && looks_like_count(1)))
       fail("multiple repeat");
@@ -263,10 +263,10 @@ class RegexParser {
       } else if (lower >= 'a' && lower <= 'f') {
         value = value * 16 + (lower - 'a' + 10);
       } else {
-        fail("an escape needs " + std::to_string(digits) + " hexadecimal digits");
+        fail("expected " + std::to_string(digits) + " hexadecimal digits in an escape sequence");
       }
     }
-    if (value > CodePointSet::kMax) fail("a code point over U+10FFFF");
+    if (value > CodePointSet::kMax) fail("code point exceeds U+10FFFF");
     return value;
   }
 
@@ -322,7 +322,7 @@ class RegexParser {
         if (!is_python_ && take_if('{')) {
           std::uint32_t value = 0;
           while (!take_if('}')) value = std::min(value * 16 + parse_hex(1), CodePointSet::kMax + 1);
-          if (value > CodePointSet::kMax) fail("a code point over U+10FFFF");
+          if (value > CodePointSet::kMax) fail("code point exceeds U+10FFFF");
           return value;
         }
         return parse_utf16();
@@ -342,13 +342,13 @@ class RegexParser {
         return parse_octal(2, 0);
       default:
         if (is_python_ && in_class && is_ascii_digit(c)) {
-          if (c > '7') fail("a bad escape");
+          if (c > '7') fail("bad escape sequence");
           return parse_octal(2, c - '0');
         }
         if (!is_ascii_letter(c) && !is_ascii_digit(c)) return c;
     }
     --position_;
-    fail("a bad or unsupported escape");
+    fail("bad or unsupported escape sequence");
   }
 
   std::uint32_t parse_octal(int max_more, std::uint32_t value) {
@@ -380,7 +380,7 @@ class RegexParser {
     for (bool first = true; !(peek() == ']' && !(first && is_python_)); first = false) {
       if (at_end()) {
         position_ = start;
-        fail("a class of characters is not closed");
+        fail("unterminated character class");
       }
       std::uint32_t low = take();
       if (low == '\\') {
@@ -397,10 +397,10 @@ class RegexParser {
       ++position_;
       std::uint32_t high = take();
       if (high == '\\') {
-        if (parse_class_escape()) fail("a range that ends in a class");
+        if (parse_class_escape()) fail("bad character range, it ends with a class");
         high = parse_character_escape(true);
       }
-      if (high < low) fail("a range whose end is before its beginning");
+      if (high < low) fail("character range is out of order");
       set.add(low, high);
     }
     ++position_;

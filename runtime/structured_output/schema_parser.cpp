@@ -1,5 +1,7 @@
 #include "runtime/structured_output/schema_parser.hpp"
 
+#include <simdjson.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -13,6 +15,8 @@
 
 namespace troupe::schema {
 namespace {
+
+namespace ondemand = simdjson::ondemand;
 
 /// What a value is within a schema.
 enum class Role : std::uint8_t {
@@ -44,124 +48,153 @@ bool has_name(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Events of the JSON library's parser. Members of open objects and arrays lie one behind the other
-/// in one list: the library's own tree of an object that keeps its order is copied as a whole each
-/// time that it grows.
-class SchemaEvents {
+/// Members of open objects and arrays lie one behind the other in one list: the tree of an object
+/// that keeps its order is copied as a whole each time that it grows. Everything returns false
+/// where the text is no JSON, or is nested too deep.
+class SchemaReader {
  public:
-  bool null() { return add(nullptr); }
-  bool boolean(bool value) { return add(value); }
-  bool number_integer(Json::number_integer_t value) { return add(value); }
-  bool number_unsigned(Json::number_unsigned_t value) { return add(value); }
-  bool number_float(Json::number_float_t value, const std::string& /*spelling*/) {
-    return add(value);
-  }
-  bool string(std::string& value) {
-    if (!open_.empty() && open_.back().role == Role::kSchema && open_.back().is_object &&
-        has_name(kTexts, key_))
-      return true;
-    return add(std::move(value));
-  }
-  static bool binary(Json::binary_t& /*value*/) { return false; }  // is not in texts
-  bool key(std::string& name) {
-    key_ = std::move(name);
-    return true;
-  }
-  bool start_object(std::size_t /*size*/) { return open(true); }
-  bool start_array(std::size_t /*size*/) { return open(false); }
-  bool end_object() {
-    const auto begin = members_.begin() + static_cast<std::ptrdiff_t>(open_.back().begin);
-    Json object = Json::object();
-    auto& members = object.get_ref<Json::object_t&>();
-    members.reserve(static_cast<std::size_t>(members_.end() - begin));
-    const bool is_unique = have_unique_names(begin);
-    for (auto member = begin; member != members_.end(); ++member) {
-      if (is_unique) {
-        members.emplace_back(std::move(member->first), std::move(member->second));
-      } else {
-        members[member->first] = std::move(member->second);  // the last one counts
+  bool read(ondemand::value value, Role role, Json& result) {
+    ondemand::json_type type{};
+    if (value.type().get(type) != simdjson::SUCCESS) return false;
+    switch (type) {
+      case ondemand::json_type::object: {
+        ondemand::object object;
+        return value.get_object().get(object) == simdjson::SUCCESS &&
+               read_object(object, role, result);
+      }
+      case ondemand::json_type::array: {
+        ondemand::array array;
+        return value.get_array().get(array) == simdjson::SUCCESS && read_array(array, role, result);
+      }
+      case ondemand::json_type::string: {
+        std::string_view text;
+        if (value.get_string().get(text) != simdjson::SUCCESS) return false;
+        result = text;
+        return true;
+      }
+      case ondemand::json_type::number:  // of any size, and integers as such
+        result = Json::parse(value.raw_json_token(), nullptr, /*allow_exceptions=*/false);
+        return result.is_number();
+      case ondemand::json_type::boolean: {
+        bool truth = false;
+        if (value.get_bool().get(truth) != simdjson::SUCCESS) return false;
+        result = truth;
+        return true;
+      }
+      case ondemand::json_type::null: {
+        bool is_null = false;
+        return value.is_null().get(is_null) == simdjson::SUCCESS && is_null;
       }
     }
-    return close(std::move(object));
-  }
-  bool end_array() {
-    const auto begin = members_.begin() + static_cast<std::ptrdiff_t>(open_.back().begin);
-    Json array = Json::array();
-    auto& items = array.get_ref<Json::array_t&>();
-    items.reserve(static_cast<std::size_t>(members_.end() - begin));
-    for (auto member = begin; member != members_.end(); ++member)
-      items.push_back(std::move(member->second));
-    return close(std::move(array));
-  }
-  static bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
-                          const Json::exception& /*error*/) {
     return false;
   }
 
-  [[nodiscard]] Json take_root() { return std::move(root_); }
+  bool read_object(ondemand::object object, Role role, Json& result) {
+    if (++depth_ > kMaxJsonDepth) return false;
+    const std::size_t begin = members_.size();
+    for (auto field : object) {
+      std::string_view name;
+      ondemand::value value;
+      if (field.unescaped_key().get(name) != simdjson::SUCCESS ||
+          field.value().get(value) != simdjson::SUCCESS)
+        return false;
+      if (role == Role::kSchema && has_name(kTexts, name)) {
+        std::string_view text;
+        const auto error = value.get_string().get(text);
+        if (error == simdjson::SUCCESS) continue;
+        if (error != simdjson::INCORRECT_TYPE) return false;
+      }
+      std::string key(name);
+      Json member;
+      if (!read(value, role_of_member(role, key), member)) return false;
+      members_.emplace_back(std::move(key), std::move(member));
+    }
+    result = Json::object();
+    auto& members = result.get_ref<Json::object_t&>();
+    members.reserve(members_.size() - begin);
+    const bool is_unique = have_unique_names(begin);
+    for (std::size_t i = begin; i < members_.size(); ++i) {
+      auto& [name, value] = members_[i];
+      if (is_unique) {
+        members.emplace_back(std::move(name), std::move(value));
+      } else {
+        members[name] = std::move(value);  // the last one counts
+      }
+    }
+    members_.resize(begin);
+    --depth_;
+    return true;
+  }
+
+  bool read_array(ondemand::array array, Role role, Json& result) {
+    if (++depth_ > kMaxJsonDepth) return false;
+    const std::size_t begin = members_.size();
+    for (auto item : array) {
+      ondemand::value value;
+      Json member;
+      if (item.get(value) != simdjson::SUCCESS || !read(value, role_of_item(role), member))
+        return false;
+      members_.emplace_back(std::string(), std::move(member));
+    }
+    result = Json::array();
+    auto& items = result.get_ref<Json::array_t&>();
+    items.reserve(members_.size() - begin);
+    for (std::size_t i = begin; i < members_.size(); ++i)
+      items.push_back(std::move(members_[i].second));
+    members_.resize(begin);
+    --depth_;
+    return true;
+  }
 
  private:
-  using Member = std::pair<std::string, Json>;
-  struct Open {
-    std::string key;  ///< its own, in the object that it is in
-    std::size_t begin = 0;
-    Role role = Role::kSchema;
-    bool is_object = false;
-  };
-
-  bool add(Json value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-    } else {
-      members_.emplace_back(std::move(key_), std::move(value));
-    }
-    return true;
+  [[nodiscard]] static Role role_of_item(Role array) {
+    return array == Role::kData ? Role::kData : Role::kSchema;
+  }
+  [[nodiscard]] static Role role_of_member(Role object, std::string_view key) {
+    if (object == Role::kData) return Role::kData;
+    if (object == Role::kSchemas) return Role::kSchema;
+    if (has_name(kBySchemaNames, key)) return Role::kSchemas;
+    return has_name(kOfSchemas, key) ? Role::kSchema : Role::kData;
   }
 
-  bool open(bool is_object) {
-    if (open_.size() == kMaxJsonDepth) return false;
-    const Role role = open_.empty() ? Role::kSchema : role_of_next();
-    open_.push_back({std::move(key_), members_.size(), role, is_object});
-    return true;
-  }
-
-  bool close(Json value) {
-    members_.resize(open_.back().begin);
-    key_ = std::move(open_.back().key);
-    open_.pop_back();
-    return add(std::move(value));
-  }
-
-  [[nodiscard]] Role role_of_next() const {
-    const Open& parent = open_.back();
-    if (parent.role == Role::kData) return Role::kData;
-    if (parent.role == Role::kSchemas || !parent.is_object) return Role::kSchema;
-    if (has_name(kBySchemaNames, key_)) return Role::kSchemas;
-    return has_name(kOfSchemas, key_) ? Role::kSchema : Role::kData;
-  }
-
-  [[nodiscard]] bool have_unique_names(std::vector<Member>::const_iterator begin) {
+  /// Of the members from there on.
+  [[nodiscard]] bool have_unique_names(std::size_t begin) {
     names_.clear();
-    for (auto member = begin; member != members_.end(); ++member) names_.push_back(member->first);
+    for (std::size_t i = begin; i < members_.size(); ++i) names_.push_back(members_[i].first);
     std::ranges::sort(names_);
     return std::ranges::adjacent_find(names_) == names_.end();
   }
 
-  std::vector<Open> open_;
-  std::vector<Member> members_;  ///< of all that is open; items have no names
-  std::string key_;
+  std::size_t depth_ = 0;
+  std::vector<std::pair<std::string, Json>> members_;  ///< of all that is open; items have no names
   std::vector<std::string_view> names_;
-  Json root_;
 };
+
+bool read_schema(std::string_view source, Json& result) {
+  const std::size_t begin = source.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || (source[begin] != '{' && source[begin] != '[')) {
+    result = Json::parse(source, nullptr, /*allow_exceptions=*/false);
+    return !result.is_discarded();
+  }
+  const simdjson::padded_string padded(source);
+  ondemand::parser parser;
+  ondemand::document document;
+  ondemand::value root;
+  if (parser.iterate(padded).get(document) != simdjson::SUCCESS ||
+      document.get_value().get(root) != simdjson::SUCCESS)
+    return false;
+  return SchemaReader().read(root, Role::kSchema, result) &&
+         document.current_location().error() == simdjson::OUT_OF_BOUNDS;  // nothing is behind it
+}
 
 }  // namespace
 
 Json parse_schema(std::string_view source) {
-  SchemaEvents events;
-  if (!Json::sax_parse(source.begin(), source.end(), &events))
+  Json schema;
+  if (!read_schema(source, schema))
     throw GrammarRefused("json_schema: the schema is no JSON, or is nested deeper than " +
                          std::to_string(kMaxJsonDepth) + " levels");
-  return events.take_root();
+  return schema;
 }
 
 }  // namespace troupe::schema

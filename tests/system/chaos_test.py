@@ -33,7 +33,7 @@ class Chaos(unittest.TestCase):
         self.check("one-process-per-role.conf", NUM_FAULTS - 6 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
-        self.check("mixed.conf", NUM_GROUP_FAULTS)
+        self.check("mixed.conf", NUM_GROUP_FAULTS, "--enable-jump-forward")
 
     def test_no_request_is_lost_when_groups_are_killed(self):
         self.check("data-parallel.conf", NUM_GROUP_FAULTS)

@@ -40,6 +40,23 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
+BOOST_AUTO_TEST_CASE(a_variable_of_vllm_is_below_that_of_the_option) {
+  const auto timeout_s = [](std::vector<std::string> environment) {
+    Loaded loaded({}, std::move(environment));
+    BOOST_REQUIRE(loaded.rest.ok());
+    return loaded.options.media.image_fetch_timeout_s;
+  };
+  BOOST_TEST(timeout_s({}) == 5);
+  BOOST_TEST(timeout_s({"VLLM_IMAGE_FETCH_TIMEOUT=0.5", "VLLM_OTHER=1", "=1"}) == 0.5);
+  BOOST_TEST(timeout_s({"TROUPE_IMAGE_FETCH_TIMEOUT_S=7", "VLLM_IMAGE_FETCH_TIMEOUT=2"}) == 7);
+  const Loaded wrong({}, {"VLLM_IMAGE_FETCH_TIMEOUT=0"});
+  BOOST_TEST(wrong.rest.error().message ==
+             "VLLM_IMAGE_FETCH_TIMEOUT: image-fetch-timeout-s = '0': the smallest value allowed is "
+             "0.001");
+  BOOST_TEST(wrong.set.help().find("also the environment variable VLLM_IMAGE_FETCH_TIMEOUT") !=
+             std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(command_line_wins_over_environment_over_file) {
   const TemporaryFile file("[engine]\nmax-num-seqs=1\nblock-size=32\nwatermark=0.5\n");
   Loaded loaded({"--config-file", file.path(), "--max-num-seqs", "3", "model-folder"},

@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(errors_carry_status_type_and_parameter) {
   const std::pair<ErrorCode, int> kStatuses[] = {
       {ErrorCode::kCorrupt, 400},       {ErrorCode::kUnauthorized, 401},
       {ErrorCode::kNotFound, 404},      {ErrorCode::kTooLarge, 413},
-      {ErrorCode::kUnprocessable, 422}, {ErrorCode::kUnsupported, 400},
+      {ErrorCode::kUnprocessable, 400}, {ErrorCode::kUnsupported, 400},
       {ErrorCode::kOverloaded, 503},    {ErrorCode::kUnavailable, 503},
       {ErrorCode::kTimeout, 504},       {ErrorCode::kIo, 500}};
   for (const auto& [code, status] : kStatuses) BOOST_TEST(http_status(code) == status);

@@ -581,8 +581,19 @@ BOOST_AUTO_TEST_CASE(titles_and_comments_of_schemas_are_no_part_of_them) {
        {"1"}},
       {R"({"type": "integer", "type": "null"})", {"null"}, {"1"}},  // the last one counts
   });
-  BOOST_TEST(refusal("{") ==
-             "json_schema: the schema is no JSON, or is nested deeper than 64 levels");
+  const auto nested = [](std::size_t depth) {
+    return R"({"default": )" + std::string(depth - 1, '[') + std::string(depth - 1, ']') + "}";
+  };
+  BOOST_TEST(refusal(nested(64)) == "");
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("nul"), std::string("{}}"),
+        std::string("[] {}"), std::string("{\"a\":1,}"), std::string("{\"a\" 1}"),
+        std::string("{\"a\":nul}"), std::string("{\"a\":[1 2]}"), std::string("{\"a\":01}"),
+        std::string("{\"a\":1e999}"), std::string("{\"a\":\"\\q\"}"),
+        std::string("{\"title\":\"\\q\"}"), std::string("{\"title\":}"), nested(65)})
+    BOOST_TEST(
+        refusal(text) == "json_schema: the schema is no JSON, or is nested deeper than 64 levels",
+        text);
 }
 
 BOOST_AUTO_TEST_CASE(rules_without_a_text_are_dead_ends_that_no_text_leads_to) {
