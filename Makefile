@@ -37,6 +37,7 @@ test: setup-test
 	@tools/test_all.sh $(JOBS)
 
 test-long: setup-test release
+	@cmake --build --preset release -j $(JOBS) --target long_tests
 	ctest --test-dir build/release --output-on-failure -L long
 
 test-clients: setup-test build

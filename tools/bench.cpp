@@ -11,7 +11,7 @@
 namespace troupe::tools {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kBenchUsage =
     "usage: troupe bench latency|throughput|serve [options]\n\n"
     "  latency      latency of one batch of requests\n"
     "  throughput   requests and tokens per second, with all requests submitted at once\n"
@@ -23,7 +23,7 @@ constexpr const char* kUsage =
 int bench(Arguments arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "--help=all" ||
       arguments[0] == "-h") {
-    std::fputs(kUsage, arguments.empty() ? stderr : stdout);
+    std::fputs(kBenchUsage, arguments.empty() ? stderr : stdout);
     return arguments.empty() ? kExitUsage : kExitOk;
   }
   const Arguments rest = arguments.subspan(1);

@@ -8,7 +8,7 @@
 namespace troupe::tools {
 namespace {
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kBenchLatencyUsage =
     "bench latency [MODEL] [options]\n\n"
     "Runs one batch of random prompts several times and prints its latency. Prefix caching is off\n"
     "unless --enable-prefix-caching is given. For speculative decoding use repetitive prompts\n"
@@ -46,7 +46,7 @@ int bench_latency(Arguments arguments) {
   bind(line.set, options);
   line.options.log.log_level = "warning";
   line.options.engine.enable_prefix_caching = false;
-  if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
+  if (const auto done = read_command_line(line, arguments, kBenchLatencyUsage)) return *done;
   auto engine = OfflineEngine::start(line);
   if (!engine.ok()) return fail(engine.error());
 

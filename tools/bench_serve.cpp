@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kUsage =
+constexpr const char* kBenchServeUsage =
     "usage: troupe bench serve [options]\n\n"
     "Sends streaming requests to an OpenAI server and prints TTFT, TPOT, ITL and throughput.\n"
     "Prompts are read from a dataset, a file of lines {\"prompt\": \"text\", \"output_tokens\": "
@@ -235,7 +235,7 @@ int bench_serve(Arguments arguments) {
   ServeOptions options;
   bind(set, options);
   if (help_request(arguments)) {
-    std::printf("%s%s\n", kUsage, set.help().c_str());
+    std::printf("%s%s\n", kBenchServeUsage, set.help().c_str());
     return kExitOk;
   }
   if (const auto read = read_options(set, options, arguments); !read.ok())

@@ -9,7 +9,7 @@
 namespace troupe::tools {
 namespace {
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kBenchThroughputUsage =
     "bench throughput [MODEL] [options]\n\n"
     "Submits all prompts at once and prints requests and tokens per second. Prompts are random, "
     "or\n"
@@ -53,7 +53,7 @@ int bench_throughput(Arguments arguments) {
   ThroughputOptions options;
   bind(line.set, options);
   line.options.log.log_level = "warning";
-  if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
+  if (const auto done = read_command_line(line, arguments, kBenchThroughputUsage)) return *done;
   options.random.seed = static_cast<std::uint64_t>(line.options.model.seed);
   auto engine = OfflineEngine::start(line);
   if (!engine.ok()) return fail(engine.error());

@@ -11,7 +11,7 @@
 namespace troupe::tools {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kCacheServerUsage =
     "usage: troupe cache-server [options]\n\n"
     "Stores KV caches for engines: LMCache's remote_url lm://HOST:PORT, of vLLM or Troupe, with\n"
     "memory and disk limits and LRU eviction. Values on disk survive kill -9 of the server.\n"
@@ -119,7 +119,7 @@ int cache_server(Arguments arguments) {
   CacheServerOptions options;
   bind(set, options);
   if (help_request(arguments)) {
-    std::printf("%s%s\n", kUsage, set.help().c_str());
+    std::printf("%s%s\n", kCacheServerUsage, set.help().c_str());
     return kExitOk;
   }
   const auto given = set.parse_command_line(arguments);

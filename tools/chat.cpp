@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kChatUsage =
     "chat [MODEL] [options]\n"
     "       troupe chat [MODEL] --url http://HOST:PORT [--api-key KEY] [options]\n\n"
     "Chats with a model that this command loads, or with --url through a running server with\n"
@@ -238,7 +238,7 @@ int chat(Arguments arguments) {
            "sampling temperature, 0 to 2; -1: the model's default", ChatOptions::kOwnTemperature, 2)
       .add("max-tokens", options.max_tokens, "maximum tokens of an answer; 0: the model's default",
            0, 1 << 30);
-  if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
+  if (const auto done = read_command_line(line, arguments, kChatUsage)) return *done;
   if (options.temperature < 0 && options.temperature != ChatOptions::kOwnTemperature) {
     return fail(invalid_argument("temperature is " + std::to_string(options.temperature) +
                                      ", it must be between 0 and 2, or -1",

@@ -15,7 +15,7 @@
 namespace troupe::tools {
 namespace {
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kGenerateUsage =
     "generate [MODEL] [options] < requests.jsonl > answers.jsonl\n\n"
     "Batch inference. Each input line is the body of a request to /v1/completions, or to\n"
     "/v1/chat/completions if it has \"messages\"; \"model\" may name an adapter. Each output line\n"
@@ -141,7 +141,7 @@ int generate(Arguments arguments) {
   line.options.engine.num_input_processors = 1;
   line.set.section("generate")
       .add("max-in-flight", max_in_flight, "maximum number of requests in the engine", 1, 1 << 16);
-  if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
+  if (const auto done = read_command_line(line, arguments, kGenerateUsage)) return *done;
   auto engine = OfflineEngine::start(line);
   if (!engine.ok()) return fail(engine.error());
 

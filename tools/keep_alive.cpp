@@ -88,7 +88,7 @@ void tell(const FileDescriptor& client, const std::string& text) {
   if (!client.valid()) return;
   const std::string line = text + "\n";
   // A client that has disconnected or does not read is ignored.
-  send(client.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ::send(client.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /// The nodes that a Supervisor has started, by name.

@@ -25,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kNodeUsage =
     "node NAME [MODEL] --config-file FILE [options]\n\n"
     "Runs the node NAME of the topology in FILE. `troupe serve` starts the nodes of its own host;\n"
     "on other hosts, run this with the same file and options. It waits for the supervisor, and\n"
@@ -109,7 +109,7 @@ int node(Arguments given) {
   }
   CommandLine line;
   line.tells_notes = false;  // `troupe serve` has the same arguments, and logs them
-  if (const auto done = read_command_line(line, arguments, kUsage, false)) return *done;
+  if (const auto done = read_command_line(line, arguments, kNodeUsage, false)) return *done;
   if (line.positionals.empty() || line.positionals.size() > 2)
     return fail(invalid_argument("expected a node name, and optionally a model"));
   if (line.positionals.size() == 2) line.options.model.model = line.positionals[1];

@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kRunBatchUsage =
     "run-batch [MODEL] -i requests.jsonl -o results.jsonl [options]\n\n"
     "Runs a file of OpenAI's batch format: each line is {\"custom_id\", \"method\": \"POST\",\n"
     "\"url\": \"/v1/chat/completions\", \"body\"}. Results are written when they are complete, in\n"
@@ -233,7 +233,7 @@ int run_batch(Arguments given) {
       .add("url", settings.url,
            "a running server, http://HOST:PORT; default: one that is started for the batch")
       .add("max-in-flight", settings.max_in_flight, "requests that are sent at once", 1, 4096);
-  if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
+  if (const auto done = read_command_line(line, arguments, kRunBatchUsage)) return *done;
   for (const auto& [name, value] : {std::pair("input-file", &settings.input_file),
                                     std::pair("output-file", &settings.output_file)})
     if (value->empty())

@@ -21,8 +21,8 @@ test_while_building() {
     nice -n 19 ninja -C "build/$2" -j "$jobs" > "build/$2.log" 2>&1 &
     builder=$!
   fi
-  # One more than cores: tests of a topology wait for its processes.
-  tools/run_tests.sh "build/$1" $((jobs + 1))
+  # More than cores: tests of a topology wait for its processes half of the time.
+  tools/run_tests.sh "build/$1" $((2 * jobs + 1))
   done_with "Testing build/$1"
   if (($# > 1)); then
     echo "Building $2"

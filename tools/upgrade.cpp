@@ -17,7 +17,7 @@
 namespace troupe::tools {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kUpgradeUsage =
     "usage: troupe upgrade [--pid PID] [--program FILE] [--deadline-s S] [-- ARGUMENTS]\n\n"
     "Replaces a server that was started by `troupe serve --keep-alive` without downtime: by\n"
     "another build, another configuration or another topology.\n\n"
@@ -145,7 +145,7 @@ bool print_answer(int peer) {
 int upgrade(Arguments arguments) {
   if (help_request(arguments.first(static_cast<std::size_t>(
           std::find(arguments.begin(), arguments.end(), "--") - arguments.begin())))) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kUpgradeUsage, stdout);
     return kExitOk;
   }
   auto call = parse(arguments);

@@ -32,7 +32,9 @@ ReplayReport replay_templates(const std::filesystem::path& folder);
 ReplayReport replay_sampling(const std::filesystem::path& folder);
 /// Images: decoding, resizing, pixel values, pan and scan.
 ReplayReport replay_images(const std::filesystem::path& folder);
-ReplayReport replay_models(const std::filesystem::path& folder);
+/// `isas`: the instruction sets whose float32 is compared; all that this machine has, if empty.
+ReplayReport replay_models(const std::filesystem::path& folder,
+                           const std::vector<std::string>& isas = {});
 /// The first greedy tokens behind the shorter prompts of these models, in float32 on that device.
 ReplayReport replay_on_device(const std::filesystem::path& folder, const std::string& device,
                               const std::vector<std::string>& models);

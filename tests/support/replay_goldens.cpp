@@ -15,9 +15,11 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"tokenizers", troupe::replay_tokenizers}, {"templates", troupe::replay_templates},
-    {"sampling", troupe::replay_sampling},     {"images", troupe::replay_images},
-    {"models", troupe::replay_models},
+    {"tokenizers", troupe::replay_tokenizers},
+    {"templates", troupe::replay_templates},
+    {"sampling", troupe::replay_sampling},
+    {"images", troupe::replay_images},
+    {"models", [](const std::filesystem::path& folder) { return troupe::replay_models(folder); }},
 };
 
 int usage() {

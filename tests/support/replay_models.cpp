@@ -136,11 +136,11 @@ class ModelReplay {
     check_greedy(exact, kMaxPrompt, kMaxOutputs);
   }
 
-  void run() {
+  void run(const std::vector<std::string>& isas) {
     std::printf("%s\n", name().c_str());
     load_tokenizer();
     if (golden_.contains("greedy")) {
-      for (const std::string& isa : available_isas()) {
+      for (const std::string& isa : isas) {
         isa_ = isa;
         check_numbers();
       }
@@ -149,7 +149,7 @@ class ModelReplay {
       check_widths();
     }
     if (golden_.contains("clips")) {
-      for (const std::string& isa : available_isas()) {
+      for (const std::string& isa : isas) {
         isa_ = isa;
         std::printf("  %s\n", isa_.c_str());
         check_clips({.dtype = "float32"}, kLogitTolerance);
@@ -509,7 +509,7 @@ ReplayReport replay_on_device(const fs::path& folder, const std::string& device,
   return report;
 }
 
-ReplayReport replay_models(const fs::path& folder) {
+ReplayReport replay_models(const fs::path& folder, const std::vector<std::string>& isas) {
   ReplayReport report;
   std::set<fs::path> models;
   for (const auto& entry : fs::directory_iterator(folder / "models")) models.insert(entry.path());
@@ -526,7 +526,8 @@ ReplayReport replay_models(const fs::path& folder) {
       continue;
     }
     const bool is_quantized = config->quantization.method != QuantizationMethod::kNone;
-    ModelReplay(model, golden, config->experts.has_value(), is_quantized, report).run();
+    ModelReplay(model, golden, config->experts.has_value(), is_quantized, report)
+        .run(isas.empty() ? available_isas() : isas);
   }
   return report;
 }

@@ -71,10 +71,11 @@ target_link_libraries(tests_replay_main PRIVATE troupe_options)
 
 # Whose results do not depend on how they are compiled: `make test` runs them under the address sanitizer only. Compiling
 # them for the release build as well took longer than all else that it tests; there each is a target to build by hand.
-set(TROUPE_SANITIZED_TESTS messages property runtime/base runtime/cache runtime/cache_server runtime/config runtime/http
-  runtime/hub runtime/kv_events runtime/kv_transfer/lmcache runtime/metrics runtime/multimodal runtime/processors
-  runtime/reasoning runtime/structured_output runtime/tokenizer runtime/tracing runtime/transport
-  actors tools/batch tools/bench tools/chat)
+set(TROUPE_SANITIZED_TESTS messages property runtime/base runtime/cache runtime/cache_server
+  runtime/config runtime/ec_transfer runtime/http runtime/hub runtime/kv_events runtime/kv_transfer/lmcache
+  runtime/metrics runtime/models runtime/multimodal runtime/processors runtime/reasoning runtime/structured_output
+  runtime/supervision runtime/tokenizer runtime/tracing runtime/transport actors tools/batch
+  tools/bench tools/chat)
 
 # troupe_tests(<folder> [ONLY <file>] [SKIP_RETURN_CODE <status>] [dependency...]): tests/<folder>/*_test.cpp, or that one
 # file of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
@@ -119,9 +120,13 @@ function(troupe_tests folder)
   endforeach()
 endfunction()
 
-# troupe_tool(<name> <source> [dependency...]): a program that ships with the tests (replayers, benchmarks).
+# troupe_tool(<name> <source> [dependency...]): a program that ships with the tests (replayers, benchmarks). With a
+# sanitizer those are built that a test runs.
 function(troupe_tool name source)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/${source})
+  if(TROUPE_SANITIZE)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_link_libraries(${name} PRIVATE troupe_options)
   foreach(dependency ${ARGN})
     string(REPLACE "/" "_" dependency "${dependency}")
