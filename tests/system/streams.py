@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import resource
+import sys
 import threading
 import time
 
@@ -18,7 +19,6 @@ WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 40}}, "required": ["city"],
                    "additionalProperties": False}}}
-
 
 
 def images(number):
@@ -160,6 +160,7 @@ class Clients:
             thread.start()
 
     def check(self, number, ask):
+        begin = time.monotonic()
         try:
             answer = ask()
         except Exception as error:  # whatever it is, the request is lost
@@ -168,6 +169,7 @@ class Clients:
             self.num_requests += 1
             if not isinstance(answer, tuple) or answer[0] != 200 or answer[1] is not True:
                 self.lost.append((number, answer))
+                print(f"request {number} is lost after {time.monotonic() - begin:.1f} s: {answer}", file=sys.stderr, flush=True)
             elif answer != self.expected[number]:
                 self.different.append((number, answer, self.expected[number]))
 
