@@ -32,8 +32,8 @@ def images(number):
 def body(number, models=("demo",)):
     """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities, JSON
     schemas, tool calls, images; the models in turn."""
-    fields = {"model": models[number % len(models)], "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
-              "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
+    fields = {"model": models[number % len(models)], "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True,
+              "seed": number, "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
     if number % 5 == 4:
         fields["messages"] = [{"role": "user", "content": [*images(number), {"type": "text", "text": "What do you see? " * 3}]}]
         fields.update(logprobs=True, top_logprobs=2)
