@@ -92,10 +92,6 @@ void add_bamba_gguf_config(GgufMetadata& metadata, const std::string& prefix,
     metadata.fail(ErrorCode::kUnsupported,
                   "metadata \"" + rotates +
                       "\" is false: hybrids without rotation (Granite 4) are not supported");
-  if (config["attention_bias"].get<bool>() || config["attention_output_bias"].get<bool>())
-    metadata.fail(ErrorCode::kUnsupported,
-                  "tensors \"attn_*.bias\": biases of attention are not supported in files of "
-                  "this architecture");
   const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
   const auto hidden_size = std::max<std::int64_t>(1, config["hidden_size"].get<std::int64_t>());
   config["mamba_expand"] = states.inner_size / hidden_size;

@@ -3,6 +3,8 @@
 // by what a draft model takes to make them.
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -15,10 +17,11 @@ namespace troupe {
 /// weights are read anyway; in a large one as much as a token. The time of a step, and that of a
 /// pass, is taken for a + b * rows: b as measured where rows are many, a where they are few.
 ///
-/// So much for the next guess. What a draft model computes besides, such as prompts, is in the
-/// balance: the time that guesses have gained less the time that they have cost, and a small share
-/// of all time on top. While it is too far below 0, nothing is guessed; so in the long run guesses
-/// cost at most that share, whatever the text and the draft model.
+/// So much for the next guess. Whether guesses have been worth their cost is in the balance: the
+/// time that they have gained less the time that they have cost, and a small share of all time on
+/// top. There a step is compared with steps of as many requests that had no guesses, as measured: a
+/// few are made from time to time. While the balance is too far below 0, nothing is guessed; so in
+/// the long run guesses cost at most that share, whatever the text and the draft model.
 ///
 /// Owned by the Scheduler, which asks it for each step's SchedulerOutput::num_drafts_to_make.
 /// Tokens do not depend on what it answers.
@@ -30,9 +33,13 @@ class DraftBudget {
   /// From this number of rows on, a step counts as large.
   static constexpr std::int32_t kLargeStep = 64;
   /// Of all time, that guesses may cost.
-  static constexpr double kShare = 0.02;
+  static constexpr double kShare = 0.01;
   /// The balance in steps with which guesses end that have been worth their cost.
-  static constexpr double kMaxDebt = 64;
+  static constexpr double kMaxDebt = 32;
+  /// Of so many steps with guesses kPlainTries are made without, to compare with; at most, as such
+  /// a step must have no prompts either.
+  static constexpr std::int32_t kPlainSteps = 128;
+  static constexpr std::int32_t kPlainTries = 3;
 
   /// A step that is being planned.
   struct Step {
@@ -52,7 +59,7 @@ class DraftBudget {
   /// A step is done that computed so many tokens, guesses included. Steps that overlap are as long
   /// as the time between their ends.
   void on_done(double now, std::int32_t num_requests, std::int32_t num_rows,
-               const DraftReport& drafting = {}) noexcept {
+               std::int32_t num_drafts = 0, const DraftReport& drafting = {}) noexcept {
     const double all = now - since_;
     since_ = now;
     num_open_ = std::max(num_open_ - 1, 0);
@@ -80,8 +87,19 @@ class DraftBudget {
     } else {
       average(step_s_, std::max(seconds - row_s_ * num_rows, seconds / 2));
     }
-    add_to_balance(kShare * all - draft_s);
-    probe_credit_ = std::min(probe_credit_ + kShare * all, kMaxDebt * step_s(1));
+    const bool has_drafts = num_drafts > 0 || passes > 0;
+    double& plain = plain_s_[size_class(num_requests_)];
+    double cost = draft_s + row_cost(num_requests_) * token_s() * num_drafts;
+    if (num_rows == num_requests + num_drafts) {  // no prompts
+      if (!has_drafts) {
+        average(plain, plain > 0 ? std::min(all, 2 * plain) : all);
+        num_since_plain_ = 0;
+      } else if (plain > 0) {
+        cost = all - plain;
+      }
+    }
+    add_to_balance(kShare * all - (has_drafts ? cost : 0));
+    probe_credit_ = std::min(probe_credit_ + kShare * all, kMaxDebt * plain_step_s());
   }
   void on_failed() noexcept { num_open_ = 0; }
 
@@ -90,8 +108,7 @@ class DraftBudget {
     num_right_ += num_accepted;
     num_wrong_ += num_accepted < num_drafts ? 1 : 0;
     has_verified_ = true;
-    const double token_s = step_s(num_requests_) / num_requests_;
-    add_to_balance(token_s * (num_accepted - row_cost(num_requests_) * num_drafts));
+    add_to_balance(token_s() * num_accepted);
   }
 
   [[nodiscard]] Plan next(const Step& step) noexcept {
@@ -101,7 +118,8 @@ class DraftBudget {
     std::int32_t count = 0;
     for (double all = likelihood; count < step.max_drafts && all >= cost; all *= likelihood)
       ++count;
-    has_debt_ = balance_ < (has_debt_ ? 0 : -kMaxDebt * step_s(1));
+    has_debt_ = balance_ < (has_debt_ ? 0 : -kMaxDebt * plain_step_s());
+    if (count > 0 && !has_debt_ && takes_plain_step(step.num_requests)) return {};
     if (count > 0 && !has_debt_) {
       num_skipped_ = 0;
       return {count, step.num_tokens + step.num_requests + kCatchUpRows};
@@ -136,7 +154,29 @@ class DraftBudget {
       return (draft_pass_s_ + draft_row_s() * step.num_requests) / step_s(step.num_requests);
     return draft_row_s_ > 0 && row_s_ > 0 ? draft_row_s_ / row_s_ : kUsualPass;
   }
-  /// Of a step without drafts; 0: not known.
+  /// Steps of about as many requests take about as long for each.
+  [[nodiscard]] static std::size_t size_class(std::int32_t num_requests) noexcept {
+    const auto width = std::bit_width(static_cast<std::uint32_t>(std::max(num_requests, 1)));
+    return std::min<std::size_t>(static_cast<std::size_t>(width) - 1, kSizeClasses - 1);
+  }
+  /// Whether the next step is one to compare with, though guesses seem worth their cost.
+  [[nodiscard]] bool takes_plain_step(std::int32_t num_requests) noexcept {
+    const std::size_t size = size_class(num_requests);
+    if (plain_s_[size] == 0 && size != last_size_) num_since_plain_ = kPlainSteps;
+    last_size_ = size;
+    if (++num_since_plain_ <= kPlainSteps) return false;
+    if (num_since_plain_ <= kPlainSteps + kPlainTries) return true;
+    num_since_plain_ = 0;
+    return false;
+  }
+  /// Of a step without drafts, of as many requests as the one that was done last.
+  [[nodiscard]] double plain_step_s() const noexcept {
+    const double plain = plain_s_[size_class(num_requests_)];
+    return plain > 0 ? plain : step_s(num_requests_);
+  }
+  /// A token's share of it.
+  [[nodiscard]] double token_s() const noexcept { return plain_step_s() / num_requests_; }
+  /// Of a step without drafts by rows; 0: not known.
   [[nodiscard]] double step_s(std::int32_t num_requests) const noexcept {
     const double step = step_s_ > 0 ? step_s_ : row_s_ / kUsualRow;
     const double row = row_s_ > 0 ? row_s_ : step_s_ * kUsualRow;
@@ -146,8 +186,8 @@ class DraftBudget {
     return draft_row_s_ > 0 ? draft_row_s_ : draft_pass_s_ * kUsualRow;
   }
   void add_to_balance(double seconds) noexcept {
-    balance_ = std::min(balance_ + seconds, kMaxSaved * step_s(1));
-    balance_ = std::max(balance_, -2 * kMaxDebt * step_s(1));
+    balance_ = std::min(balance_ + seconds, kMaxSaved * plain_step_s());
+    balance_ = std::max(balance_, -2 * kMaxDebt * plain_step_s());
   }
   static void average(double& value, double sample) noexcept {
     value = value == 0 ? sample : value + (sample - value) / 8;
@@ -167,6 +207,10 @@ class DraftBudget {
   double row_s_ = 0;         ///< b of a step; likewise
   double draft_pass_s_ = 0;  ///< a of a draft model's pass; likewise
   double draft_row_s_ = 0;   ///< b of such a pass; likewise
+  static constexpr std::size_t kSizeClasses = 12;
+  std::array<double, kSizeClasses> plain_s_{};  ///< of steps without drafts and prompts; likewise
+  std::size_t last_size_ = kSizeClasses;        ///< of the step that was planned last
+  std::int32_t num_since_plain_ = 0;            ///< steps planned with drafts
   double balance_ = 0;
   bool has_debt_ = false;
   double probe_credit_ = 0;  ///< the share of the time since the last try

@@ -63,7 +63,8 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   if (step.total_num_scheduled_tokens > 0) {
     pass_fence();
     draft_budget_.on_done(now, static_cast<std::int32_t>(step.scheduled_ids.size()),
-                          step.total_num_scheduled_tokens, result.drafting);
+                          step.total_num_scheduled_tokens,
+                          static_cast<std::int32_t>(step.draft_token_ids.size()), result.drafting);
   }
   std::vector<RequestId> lost;
   if (!result.kv_connector.empty()) {

@@ -89,6 +89,7 @@ class Case:
                     reference.pack_experts(self.checkpoint, chance)
                 if is_gguf:
                     gguf_files.convert(folder, self.gguf)
+                    gguf_files.round_decays(self.checkpoint)
                 self.named = reference.damage(self.checkpoint, chance) if family == DAMAGED else None
                 self.draw_prompts(chance)
                 self.expected = self.reference_rows([[*prompt] for prompt in self.prompts])

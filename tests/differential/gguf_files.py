@@ -23,9 +23,11 @@ FIXED = {
     "mistral": dict(sliding_window=None),
     "qwen2": dict(use_sliding_window=False, layer_types=None),
     "qwen3": dict(use_sliding_window=False, layer_types=None),
+    "smollm3": dict(no_rope_layers=None, no_rope_layer_interval=4, use_sliding_window=False, sliding_window=None,
+                    layer_types=None),
     "mamba2": dict(use_bias=False, time_step_limit=None, norm_before_gate=None),
-    "bamba": dict(attention_bias=False, mamba_proj_bias=False, time_step_limit=None, partial_rotary_factor=None,
-                  rope_parameters=None, tie_word_embeddings=False),
+    "bamba": dict(mamba_proj_bias=False, time_step_limit=None, partial_rotary_factor=None, rope_parameters=None,
+                  tie_word_embeddings=False),
     "falcon_h1": dict(mamba_norm_before_gate=False, mamba_proj_bias=False, projectors_bias=False, mlp_multipliers=[0.8, 0.6],
                       ssm_multipliers=[0.7, 0.9, 0.4, 0.5, 0.35], attention_bias=False, mlp_bias=False,
                       tie_word_embeddings=False),
@@ -69,6 +71,16 @@ def convert(folder, path):
         model = get_model_class(architecture)(folder, gguf.LlamaFileType.ALL_F32, pathlib.Path(path), eager=True)
         model.set_vocab = lambda: None
         model.write()
+
+
+def round_decays(checkpoint):
+    """The reference gets what the file has: of a float16 checkpoint the converter computes -exp(A_log) in float16."""
+    import torch
+    if checkpoint.dtype == torch.float16:
+        with torch.no_grad():
+            for name, weight in checkpoint.model.named_parameters():
+                if name.endswith(".A_log"):
+                    weight.copy_(weight.half().exp().float().log())
 
 
 if __name__ == "__main__":

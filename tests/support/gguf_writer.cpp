@@ -537,8 +537,16 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
                            !tensor_name.starts_with("lm_head.");
     std::vector<float> values(static_cast<std::size_t>(num_rows * num_cols));
     for (std::int64_t row = 0; row < num_rows; ++row)
-      widen_row(view, row, 0, num_cols,
-                values.data() + (interleaves ? row_in_file(row, config.head_dim) : row) * num_cols);
+      widen_row(
+          view, row, 0, num_cols,
+          values.data() +
+              (interleaves && is_matrix ? row_in_file(row, config.head_dim) : row) * num_cols);
+    if (interleaves && !is_matrix) {  // a bias
+      const std::vector<float> in_order = values;
+      for (std::int64_t i = 0; i < num_cols; ++i)
+        values[static_cast<std::size_t>(row_in_file(i, config.head_dim))] =
+            in_order[static_cast<std::size_t>(i)];
+    }
     if (name.starts_with("gemma") && tensor_name.find("norm.") != std::string::npos)
       for (float& value : values) value += 1;
     if (tensor_name.ends_with(".A_log"))

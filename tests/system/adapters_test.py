@@ -67,6 +67,17 @@ def cards(server):
     return {card["id"]: card for card in json.loads(server.get("/v1/models"))["data"]}
 
 
+def settle(server, path, body, settled):
+    """Asks until it is done. While processes are killed a request may be answered with an error and take effect all the
+    same: then the next answer is `settled`."""
+    answers = []
+
+    def is_done():
+        answers.append(post(server, path, body))
+        return answers[-1][0] in (200, settled)
+    wait_until(is_done, f"{path}: {answers[-1:]}")
+
+
 class Adapters(unittest.TestCase):
     def check(self, server, names=NAMES):
         for name in names:
@@ -178,25 +189,15 @@ class Adapters(unittest.TestCase):
             wait_until(lambda: "dropped" not in cards(server), "the adapter to be gone")
             self.assertEqual(server.stop()[0], 0)
 
-    def settle(self, server, path, body, settled):
-        """Asks until it is done. While processes are killed a request may be answered with an error and take effect all the
-        same: then the next answer is `settled`."""
-        answers = []
-
-        def is_done():
-            answers.append(post(server, path, body))
-            return answers[-1][0] in (200, settled)
-        wait_until(is_done, f"{path}: {answers[-1:]}")
-
     def load_and_unload(self, server, name, killed):
         """An adapter comes and goes, with PEFT's tokens each time, until after the kill."""
         prompt, expected = (GOLDENS["llama_head"][key][2] for key in ("prompts", "greedy"))
         is_last = False
         while not is_last:
             is_last = killed.is_set()
-            self.settle(server, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(FOLDERS["llama_head"])}, 400)
+            settle(server, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(FOLDERS["llama_head"])}, 400)
             self.assertEqual(tokens(server, name, prompt), expected)
-            self.settle(server, "/v1/unload_lora_adapter", {"lora_name": name}, 404)
+            settle(server, "/v1/unload_lora_adapter", {"lora_name": name}, 404)
             self.assertEqual(post(server, "/v1/completions", {"model": name, "prompt": prompt})[0], 404)
 
     def test_killed_processes_come_back_with_their_adapters_and_streams_go_on(self):

@@ -8,29 +8,84 @@ import os
 import pathlib
 import random
 import signal
+import struct
 import tempfile
+import threading
 import time
 import types
 import unittest
 
+from adapters_test import settle
 from stores import Stores
-from streams import Clients, resumed_stream, stream, undisturbed
-from support import (Server, is_running, leftover_segments, make_certificates, node_of_second_host, reserve_port, second_host,
+from streams import Clients, Stream, body, resumed_stream, stream, undisturbed
+from support import (ROOT, Server, is_running, leftover_segments, make_certificates, node_of_second_host, reserve_port, second_host,
                      tls_options, wait_until)
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 NUM_STREAMS = 32
 NUM_FAULTS = int(os.environ.get("TROUPE_CHAOS_FAULTS", "20"))
 SEED = int(os.environ.get("TROUPE_CHAOS_SEED", "1"))
 NUM_HOST_FAULTS = max(1, NUM_FAULTS // 20)  # each takes as long as ten others
-NUM_GROUP_FAULTS = NUM_FAULTS // 7
+NUM_GROUP_FAULTS = NUM_FAULTS // 8
 SHARE_STOPPED = 0.1  # the others are killed
 TOTAL = types.SimpleNamespace(requests=0, faults=0, lost=0, different=0)  # of all topologies
 
 
+def write_adapter(folder, seed):
+    """A LoRA adapter of random numbers for the demo model, as PEFT writes it; returns its folder."""
+    numbers = random.Random(seed)
+    model = json.loads((ROOT / "tools" / "demo_model" / "model" / "config.json").read_text())["text_config"]
+    heads = {"q_proj": model["num_attention_heads"], "v_proj": model["num_key_value_heads"]}
+    rank, size = 4, model["hidden_size"]
+    header, data = {}, b""
+    for layer in range(model["num_hidden_layers"]):
+        for module, count in heads.items():
+            for matrix, shape in (("A", [rank, size]), ("B", [count * model["head_dim"], rank])):
+                values = [numbers.gauss(0, 0.15) for _ in range(shape[0] * shape[1])]
+                begin, data = len(data), data + struct.pack(f"<{len(values)}f", *values)
+                header[f"base_model.model.model.language_model.layers.{layer}.self_attn.{module}.lora_{matrix}.weight"] = {
+                    "dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    folder.mkdir()
+    text = json.dumps(header).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank,
+                                                            "target_modules": list(heads)}))
+    return folder
+
+
+class Visitor(threading.Thread):
+    """Loads an adapter, and unloads it under the stream that uses it, again and again until told to end."""
+
+    def __init__(self, server, clients, adapter):
+        super().__init__(daemon=True)
+        self.server, self.clients, self.adapter = server, clients, adapter
+        self.num_visits, self.error = 0, None
+        self.start()
+
+    def run(self):
+        # These requests have it as the clients' second model, which has the same weights.
+        numbers = [number for number in range(self.clients.num_streams) if number % len(self.clients.models) == 1]
+        try:
+            while not self.clients.ending.is_set():
+                self.visit(numbers[self.num_visits % len(numbers)])
+                self.num_visits += 1
+        except Exception as error:
+            self.error = error
+
+    def visit(self, number):
+        name = {"lora_name": "visitor"}
+        settle(self.server, "/v1/load_lora_adapter", {**name, "lora_path": str(self.adapter)}, 400)
+        reader = Stream(self.server.port, {**body(number), "model": "visitor"})
+        thread = threading.Thread(target=self.clients.check, args=(number, lambda: reader.read() or reader.answer()))
+        thread.start()
+        wait_until(lambda: reader.stream_id is not None or not thread.is_alive(), "the visitor's stream")
+        settle(self.server, "/v1/unload_lora_adapter", name, 404)
+        thread.join()
+
+
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
-        self.check("one-process-per-role.conf", NUM_FAULTS - 6 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
+        self.check("one-process-per-role.conf", NUM_FAULTS - 7 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
         self.check("mixed.conf", NUM_GROUP_FAULTS, "--enable-jump-forward")
@@ -58,6 +113,26 @@ class Chaos(unittest.TestCase):
                 stores.strike(numbers)
             wait_until(lambda: server.metric(hits) > 0, "blocks to be loaded from the stores")
             self.finish(server, clients, "stores", NUM_GROUP_FAULTS, num_incidents=0)
+
+    def test_no_request_is_lost_while_adapters_are_loaded_and_unloaded(self):
+        # Room for all at once: as in vLLM, a request waits while those that run have as many other adapters as fit.
+        with tempfile.TemporaryDirectory() as folder, Server(
+                "--config-file", str(CONFIGS / "one-process-per-role.conf"), "--keep-alive", "--log-stats-interval-s", "0",
+                "--enable-lora", "--max-loras", "3", "--max-cpu-loras", "3", "--allow-runtime-lora-updating") as server:
+            first, second = (write_adapter(pathlib.Path(folder) / str(seed), seed) for seed in (1, 2))
+            for name, path in (("first", first), ("second", second)):
+                settle(server, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, 400)
+            models = ("demo", "first", "second")
+            expected = undisturbed(server.port, NUM_STREAMS // 2, models)
+            self.assertNotEqual(expected[1], stream(server.port, body(1)))  # the adapters show
+            clients = Clients(server.port, expected, models=models)
+            visitor = Visitor(server, clients, first)
+            num_incidents = self.strike(server, NUM_GROUP_FAULTS)
+            wait_until(lambda: visitor.num_visits > 1 or visitor.error, "the visitor")
+            clients.ending.set()
+            visitor.join()
+            self.assertIsNone(visitor.error)
+            self.finish(server, clients, "adapters", NUM_GROUP_FAULTS, num_incidents)
 
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
         self.check("multi-process.conf", NUM_GROUP_FAULTS, "--resume", front=True)
@@ -102,30 +177,35 @@ class Chaos(unittest.TestCase):
 
     def check(self, config, num_faults, *options, front=False):
         """With `front`, the Frontend is killed too, and first: clients resume their streams."""
-        numbers = random.Random(SEED)
-        num_incidents = 0
         with Server("--config-file", str(CONFIGS / config), "--keep-alive", "--log-stats-interval-s", "0", *options,
                     port=reserve_port() if front else 0) as server:
             clients = Clients(server.port, undisturbed(server.port, NUM_STREAMS), resumed_stream if front else stream)
-            names = sorted(name for name in [*server.nodes(), "supervisor"] if front or name != "front")
-            self.assertGreater(len(names), 1)
-            for fault in range(num_faults):
-                time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
-                name = "front" if front and fault == 0 else numbers.choice(names)
-                stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
-                blow = signal.SIGSTOP if stopped else signal.SIGKILL
-                if name == "supervisor":
-                    ready = server.log().count("engine ready")
-                    os.kill(server.supervisor(), blow)
-                    wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
-                    continue
-                num_incidents += 1
-                is_back = "encoder ready" if name.startswith("encoder") else "engine restarted"
-                victim, restarts = server.nodes()[name], server.log().count(is_back)
-                os.kill(victim, blow)
-                wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
-                wait_until(lambda: server.log().count(is_back) > restarts, f"{is_back} after the end of {name}")
+            num_incidents = self.strike(server, num_faults, front)
             self.finish(server, clients, config, num_faults, num_incidents)
+
+    def strike(self, server, num_faults, front=False):
+        """Kills and stops processes; returns of how many the Supervisor must have noticed."""
+        numbers = random.Random(SEED)
+        num_incidents = 0
+        names = sorted(name for name in [*server.nodes(), "supervisor"] if front or name != "front")
+        self.assertGreater(len(names), 1)
+        for fault in range(num_faults):
+            time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
+            name = "front" if front and fault == 0 else numbers.choice(names)
+            stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
+            blow = signal.SIGSTOP if stopped else signal.SIGKILL
+            if name == "supervisor":
+                ready = server.log().count("engine ready")
+                os.kill(server.supervisor(), blow)
+                wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
+                continue
+            num_incidents += 1
+            is_back = "encoder ready" if name.startswith("encoder") else "engine restarted"
+            victim, restarts = server.nodes()[name], server.log().count(is_back)
+            os.kill(victim, blow)
+            wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
+            wait_until(lambda: server.log().count(is_back) > restarts, f"{is_back} after the end of {name}")
+        return num_incidents
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ def images(number):
             for name in chosen]
 
 
-def body(number):
+def body(number, models=("demo",)):
     """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities, JSON
-    schemas, tool calls, images."""
-    fields = {"model": "demo", "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
-              "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
+    schemas, tool calls, images; the models in turn."""
+    fields = {"model": models[number % len(models)], "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True,
+              "seed": number, "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
     if number % 5 == 4:
         fields["messages"] = [{"role": "user", "content": [*images(number), {"type": "text", "text": "What do you see? " * 3}]}]
         fields.update(logprobs=True, top_logprobs=2)
@@ -137,9 +137,9 @@ def resumed_stream(port, fields):
         time.sleep(0.02)
 
 
-def undisturbed(port, num_streams):
+def undisturbed(port, num_streams, models=("demo",)):
     """The answers that are expected."""
-    answers = [stream(port, body(number)) for number in range(num_streams)]
+    answers = [stream(port, body(number, models)) for number in range(num_streams)]
     assert all(answer[:2] == (200, True) for answer in answers), answers
     return answers
 
@@ -147,8 +147,8 @@ def undisturbed(port, num_streams):
 class Clients:
     """Threads that send one request after another until told to end, and compare each answer."""
 
-    def __init__(self, port, expected, ask=stream):
-        self.port, self.expected, self.ask = port, expected, ask
+    def __init__(self, port, expected, ask=stream, models=("demo",)):
+        self.port, self.expected, self.ask, self.models = port, expected, ask, models
         self.num_streams = len(expected)
         self.ending = threading.Event()
         self.num_requests, self.lost, self.different, self.bad_answers = 0, [], [], []
@@ -159,21 +159,23 @@ class Clients:
         for thread in self.threads:
             thread.start()
 
+    def check(self, number, ask):
+        begin = time.monotonic()
+        try:
+            answer = ask()
+        except Exception as error:  # whatever it is, the request is lost
+            answer = repr(error)
+        with self.lock:
+            self.num_requests += 1
+            if not isinstance(answer, tuple) or answer[0] != 200 or answer[1] is not True:
+                self.lost.append((number, answer))
+                print(f"request {number} is lost after {time.monotonic() - begin:.1f} s: {answer}", file=sys.stderr, flush=True)
+            elif answer != self.expected[number]:
+                self.different.append((number, answer, self.expected[number]))
+
     def work(self, number):
         while not self.ending.is_set():
-            begin = time.monotonic()
-            try:
-                answer = self.ask(self.port, body(number))
-            except Exception as error:  # whatever it is, the request is lost
-                answer = repr(error)
-            with self.lock:
-                self.num_requests += 1
-                if not isinstance(answer, tuple) or answer[0] != 200 or answer[1] is not True:
-                    self.lost.append((number, answer))
-                    print(f"request {number} is lost after {time.monotonic() - begin:.1f} s: {answer}", file=sys.stderr,
-                          flush=True)
-                elif answer != self.expected[number]:
-                    self.different.append((number, answer, self.expected[number]))
+            self.check(number, lambda fields=body(number, self.models): self.ask(self.port, fields))
             number = (number + self.num_streams // 2 + 1) % self.num_streams
 
     def send_bad_requests(self):

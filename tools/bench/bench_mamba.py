@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Prompts and tokens of Mamba-2 beside those of transformers on the same threads, in bfloat16, where torch and transformers
-are installed.
+"""Prompts and tokens of Mamba-2 beside those of transformers on the same threads, in turns, in bfloat16, where torch and
+transformers are installed.
 
 usage: bench_mamba.py MODEL [ROUNDS] [THREADS] [LAYERS]     MODEL: a folder, written if it is not there: random weights
 in the shape of mamba2-130m, with the tokenizer of the reference model"""
+import itertools
 import json
 import pathlib
 import shutil
@@ -14,11 +15,11 @@ import time
 
 import numpy
 
-from bench_support import QUIET, ROOT, THREADS, Server, post
+from bench_support import QUIET, ROOT, THREADS, Server, in_turns, post, rates_and_efforts, ratio
 
 REFERENCE = ROOT / "tests/golden/models/models/mamba2"
 HIDDEN, HEADS, HEAD_DIM, STATE, GROUPS, WIDTH, VOCABULARY = 768, 24, 64, 128, 1, 4, 50288
-PROMPT, OUTPUT = 512, 64
+PROMPT, SHORT, OUTPUT = 512, 8, 64
 
 
 def write_model(folder, layers):
@@ -52,23 +53,12 @@ def write_model(folder, layers):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def prompt(seed):
-    return [int(token) for token in numpy.random.default_rng(seed).integers(2, VOCABULARY, PROMPT)]
+def prompt(seed, count=PROMPT):
+    return [int(token) for token in numpy.random.default_rng(seed).integers(2, VOCABULARY, count)]
 
 
-def ours(model, threads, rounds):
-    """Seconds of a prompt, and of a token behind it."""
-    with Server(str(model), "--threads", threads, "--max-model-len", "4096", *QUIET) as server:
-        def complete_s(seed, count):
-            return post(server, {"prompt": prompt(seed), "max_tokens": count})[0]
-        complete_s(0, 2)
-        prompts = [complete_s(2 * seed + 1, 1) for seed in range(rounds)]
-        whole = [complete_s(2 * seed + 2, 1 + OUTPUT) for seed in range(rounds)]
-    prompt_s = statistics.median(prompts)
-    return prompt_s, (statistics.median(whole) - prompt_s) / OUTPUT
-
-
-def theirs(model, threads, rounds):
+def transformers_s(model, threads):
+    """A function of a prompt and a number of tokens; None: it is not installed."""
     try:
         import torch
         import transformers
@@ -76,18 +66,21 @@ def theirs(model, threads, rounds):
         return None
     torch.set_num_threads(int(threads))
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     loaded = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
 
-    def generate_s(seed, count):
+    def complete_s(tokens, count):
         start = time.perf_counter()
         with torch.no_grad():
-            loaded.generate(torch.tensor([prompt(seed)]), min_new_tokens=count, max_new_tokens=count, do_sample=False)
+            loaded.generate(torch.tensor([tokens]), min_new_tokens=count, max_new_tokens=count, do_sample=False)
         return time.perf_counter() - start
-    generate_s(0, 2)
-    prompts = [generate_s(2 * seed + 1, 1) for seed in range(rounds)]
-    whole = [generate_s(2 * seed + 2, 1 + OUTPUT) for seed in range(rounds)]
-    prompt_s = statistics.median(prompts)
-    return prompt_s, (statistics.median(whole) - prompt_s) / OUTPUT
+    return complete_s
+
+
+def prompt_and_token_s(complete_s, seed):
+    """Seconds of a prompt, and of a token behind a short one: a state does not grow."""
+    short = prompt(seed, SHORT)
+    return complete_s(prompt(seed), 1), (complete_s(short, 1 + OUTPUT) - complete_s(short, 1)) / OUTPUT
 
 
 def main():
@@ -96,14 +89,21 @@ def main():
     threads = sys.argv[3] if len(sys.argv) > 3 else str(THREADS)
     if not model.exists():
         write_model(model, int(sys.argv[4]) if len(sys.argv) > 4 else 24)
-    prompt_s, token_s = ours(model, threads, rounds)
-    print(f"Mamba-2: a prompt of {PROMPT} tokens {prompt_s * 1e3:.0f} ms, a token {token_s * 1e3:.2f} ms")
-    peer = theirs(model, threads, rounds)
-    if peer is None:
+    with Server(str(model), "--threads", threads, "--max-model-len", "4096", "--no-enable-prefix-caching", *QUIET) as server:
+        engines = {"ours": lambda tokens, count: post(server, {"prompt": tokens, "max_tokens": count})[0],
+                   "transformers": transformers_s(model, threads)}
+        seeds = {name: itertools.count() for name in engines}
+        found = in_turns(rounds, {name: lambda name=name: prompt_and_token_s(engines[name], next(seeds[name]))
+                                  for name in engines if engines[name]})
+    prompts, tokens = rates_and_efforts(found)
+    print(f"Mamba-2: a prompt of {PROMPT} tokens {statistics.median(prompts['ours']) * 1e3:.0f} ms, a token "
+          f"{statistics.median(tokens['ours']) * 1e3:.2f} ms")
+    if "transformers" not in found:
         print("transformers is skipped: this Python does not have it")
     else:
-        print(f"in transformers {peer[0] * 1e3:.0f} ms and {peer[1] * 1e3:.2f} ms; by ours: prompts {peer[0] / prompt_s:.2f} "
-              f"tokens {peer[1] / token_s:.2f}")
+        print(f"in transformers {statistics.median(prompts['transformers']) * 1e3:.0f} ms and "
+              f"{statistics.median(tokens['transformers']) * 1e3:.2f} ms; by ours: prompts "
+              f"{ratio(prompts, 'transformers', 'ours'):.2f} tokens {ratio(tokens, 'transformers', 'ours'):.2f}")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ namespace {
 
 constexpr std::int32_t kMost = 8;
 
-/// Steps of so many requests, one after the other, that take 30 ms and 1 ms for each row; those of
-/// a draft model, if there is one, take `draft_cost` times as long.
+/// Steps of so many requests, one after the other, that take `fixed_s` and 1 ms for each row but
+/// the first few; those of a draft model, if there is one, take `draft_cost` times as long.
 struct Steps {
   double draft_cost = 0;
+  double fixed_s = 0.030;
+  std::int32_t num_free_rows = 0;
   DraftBudget budget = {};
   double now = 10;
   std::int64_t num_drafts = 0;
@@ -28,9 +30,13 @@ struct Steps {
                         .computes = draft_cost > 0});
     return plan.num_drafts;
   }
-  void run(std::int32_t num_requests, std::int32_t num_rows, std::int32_t num_new = 0) {
+  [[nodiscard]] double step_s(std::int32_t num_rows) const {
+    return fixed_s + 0.001 * std::max(num_rows - num_free_rows, 0);
+  }
+  void run(std::int32_t num_requests, std::int32_t num_rows, std::int32_t num_new = 0,
+           std::int32_t num_drafted = 0) {
     budget.on_planned(now);
-    now += 0.030 + 0.001 * num_rows;
+    now += step_s(num_rows);
     DraftReport report;
     num_missed += num_new;
     if (draft_cost > 0) {
@@ -40,21 +46,21 @@ struct Steps {
       if (plan.num_drafts > 0 && num_fit > 0) {
         report.num_passes = plan.num_drafts;
         report.num_rows = num_fit * (num_missed + plan.num_drafts - 1);
-        const double seconds = draft_cost * (0.030 * report.num_passes + 0.001 * report.num_rows);
+        const double seconds = draft_cost * (fixed_s * report.num_passes + 0.001 * report.num_rows);
         report.us = static_cast<std::int64_t>(seconds * 1e6);
         now += seconds;
         if (num_fit == num_requests) num_missed = 0;
       }
       report.least_behind = num_missed;
     }
-    budget.on_done(now, num_requests, num_rows, report);
+    budget.on_done(now, num_requests, num_rows, num_drafted, report);
   }
   /// Of each request's drafts so many come true at most.
   void draft(std::int32_t num_requests, std::int32_t num_right, int num_steps) {
     for (int step = 0; step < num_steps; ++step) {
       const std::int32_t count = plan.num_drafts;
       const std::int32_t num_accepted = std::min(count, num_right);
-      run(num_requests, num_requests * (1 + count), 1 + num_accepted);
+      run(num_requests, num_requests * (1 + count), 1 + num_accepted, num_requests * count);
       for (std::int32_t i = 0; i < num_requests && count > 0; ++i)
         budget.on_verified(count, num_accepted);
       num_tokens += std::int64_t{num_requests} * (1 + num_accepted);
@@ -66,8 +72,7 @@ struct Steps {
     const double begin = now;
     num_tokens = 0;
     draft(num_requests, num_right, num_steps);
-    return static_cast<double>(num_tokens) / num_requests * (0.030 + 0.001 * num_requests) /
-           (now - begin);
+    return static_cast<double>(num_tokens) / num_requests * step_s(num_requests) / (now - begin);
   }
 };
 
@@ -133,6 +138,27 @@ BOOST_AUTO_TEST_CASE(a_draft_model_is_never_slower_than_none_whatever_it_costs) 
           BOOST_TEST(steps.gain(num_requests, num_right, 2000) >= 0.97);
           if (cost == 0.05 && num_right == kMost)
             BOOST_TEST(steps.gain(num_requests, num_right, 500) > 2);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(guesses_are_never_slower_than_none_where_steps_do_not_take_a_plus_b_rows) {
+  for (const double fixed_s : {0.0001, 0.1}) {
+    for (const std::int32_t num_free_rows : {0, 20}) {
+      for (const double cost : {0.0, 0.3, 1.0}) {
+        for (const std::int32_t num_requests : {1, 16}) {
+          for (const std::int32_t num_right : {0, 1, 3}) {
+            Steps steps{.draft_cost = cost, .fixed_s = fixed_s, .num_free_rows = num_free_rows};
+            if (num_free_rows > num_requests) steps.fixed_s += 0.01;
+            BOOST_TEST_CONTEXT(steps.fixed_s << " s, " << num_free_rows
+                                             << " rows free, draft model " << cost << ", "
+                                             << num_requests << " requests, " << num_right
+                                             << " drafts come true") {
+              BOOST_TEST(steps.gain(num_requests, num_right, 3000) >= 0.97);
+            }
+          }
         }
       }
     }

@@ -14,6 +14,7 @@
 #include "runtime/base/file.hpp"
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/gguf/model_files.hpp"
+#include "runtime/models/half_floats.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/models/quantize.hpp"
 #include "runtime/models/safetensors.hpp"
@@ -66,6 +67,25 @@ class TemporaryFolder {
   fs::path smollm3() const {
     return changed("smollm3", "\"no_rope_layers\"", "\"no_rope_layers_of_others\"");
   }
+  /// With biases of attention.
+  fs::path biased(const std::string& name) const {
+    const fs::path folder = changed(name, "\"attention_bias\": false", "\"attention_bias\": true");
+    const SafetensorsFile stored = SafetensorsFile::open(folder / "model.safetensors").value();
+    SafetensorsWriter writer;
+    std::minstd_rand random(7);
+    for (const auto& [tensor, view] : stored.tensors()) {
+      const auto bits = stored.find(tensor)->elements<std::uint16_t>();
+      std::vector<float> values(bits.size());
+      std::ranges::transform(bits, values.begin(), widen_bf16);
+      writer.add_floats(tensor, view.shape, values);
+      if (tensor.find(".self_attn.") == std::string::npos) continue;
+      std::vector<float> bias(static_cast<std::size_t>(view.shape.front()));
+      for (float& value : bias) value = static_cast<float>(random() % 64) / 128;
+      writer.add_floats(tensor.substr(0, tensor.rfind('.')) + ".bias", {std::ssize(bias)}, bias);
+    }
+    write(name + "/model.safetensors", writer.bytes());
+    return folder;
+  }
   /// Numbers that a file can keep exactly.
   fs::path phi3() const {
     return changed("phi3", "\"rope_scaling\": {", "\"rope_scaling\": {\"attention_factor\": 1.25,");
@@ -92,7 +112,8 @@ BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) 
   for (const fs::path& folder :
        {model_folder("llama"), model_folder("qwen2"), model_folder("qwen3"), temporary.gemma3(),
         temporary.gemma2(), temporary.phi3(), model_folder("olmo2"), model_folder("granite"),
-        temporary.smollm3(), model_folder("glm4"), model_folder("bamba")}) {
+        temporary.smollm3(), model_folder("glm4"), model_folder("bamba"),
+        temporary.biased("granite"), temporary.biased("bamba")}) {
     const fs::path file = temporary.write("model.gguf", gguf_of_model(folder, GgmlType::kF32));
     for (const std::string dtype : {"float32", "bfloat16"})
       BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()
