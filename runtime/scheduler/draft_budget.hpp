@@ -19,9 +19,10 @@ namespace troupe {
 ///
 /// So much for the next guess. Whether guesses have been worth their cost is in the balance: the
 /// time that they have gained less the time that they have cost, and a small share of all time on
-/// top. There a step is compared with steps of as many requests that had no guesses, as measured: a
-/// few are made from time to time. While the balance is too far below 0, nothing is guessed; so in
-/// the long run guesses cost at most that share, whatever the text and the draft model.
+/// top. There a step is compared with steps of as many requests that had no guesses, as measured:
+/// for look-ups a few are made from time to time. While the balance is too far below 0, nothing is
+/// guessed; so in the long run guesses cost at most that share, whatever the text and the draft
+/// model.
 ///
 /// Owned by the Scheduler, which asks it for each step's SchedulerOutput::num_drafts_to_make.
 /// Tokens do not depend on what it answers.
@@ -119,7 +120,8 @@ class DraftBudget {
     for (double all = likelihood; count < step.max_drafts && all >= cost; all *= likelihood)
       ++count;
     has_debt_ = balance_ < (has_debt_ ? 0 : -kMaxDebt * plain_step_s());
-    if (count > 0 && !has_debt_ && takes_plain_step(step.num_requests)) return {};
+    // A draft model that skips a step may be unable to follow: its plain steps are those in debt.
+    if (count > 0 && !has_debt_ && !step.computes && takes_plain_step(step.num_requests)) return {};
     if (count > 0 && !has_debt_) {
       num_skipped_ = 0;
       return {count, step.num_tokens + step.num_requests + kCatchUpRows};
