@@ -10,7 +10,7 @@ packages=(g++ cmake ninja-build make pkg-config ccache libcaf-dev libboost-dev l
   libbenchmark-dev libsqlite3-dev libcurl4-openssl-dev libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libedit-dev
   libjpeg62-turbo-dev libpng-dev libwebp-dev libtiff-dev libsndfile1-dev libhiredis-dev libyaml-cpp-dev)
 if [[ "${1:-build}" == test ]]; then
-  packages+=(python3 python3-venv clang clang-format clang-tidy lld libclang-rt-14-dev gdb iproute2 openssl redis-server)
+  packages+=(python3 python3-venv clang clang-format clang-tidy libclang-rt-14-dev gdb iproute2 openssl redis-server)
 fi
 
 missing=()
