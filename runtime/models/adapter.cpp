@@ -112,7 +112,7 @@ Result<ModulePairs> pair_tensors(const TensorMap& tensors, const AdapterConfig& 
   for (const auto& [name, tensor] : tensors) {
     if (!copied_module(name).empty()) continue;
     const auto* const suffix = std::ranges::find_if(
-        kSuffixes, [&](const Suffix& each) { return name.ends_with(each.text); });
+        kSuffixes, [&name = name](const Suffix& each) { return name.ends_with(each.text); });
     if (!name.starts_with(kPeftPrefix) || suffix == std::end(kSuffixes)) {
       const bool is_dora = name.find("lora_magnitude_vector") != std::string::npos;
       return tensor_error(ErrorCode::kUnsupported, name,

@@ -108,7 +108,7 @@ Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
 }
 
 void ItemEncoder::begin_ahead(const MultiModalFeature& feature) {
-  ahead_.emplace().feature = feature;
+  ahead_ = ItemAhead{.feature = feature, .unpacked = {}};
   auto unpacked = unpack_item(ahead_->feature, shared_items_);
   ahead_->is_wrong = !unpacked.ok() || !model_->check_item(unpacked->item).ok();
   if (!ahead_->is_wrong) ahead_->unpacked = std::move(unpacked).value();
