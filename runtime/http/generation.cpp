@@ -100,9 +100,10 @@ Generation::~Generation() {
 
 void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
                         const GenerationFields& fields, bool return_prompt_text) {
-  parts_.resize(prompts.size());
-  num_live_ = prompts.size();
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
+  const std::size_t first = parts_.size();
+  parts_.resize(first + prompts.size());
+  num_live_ += prompts.size();
+  for (std::size_t i = first; i < parts_.size(); ++i) {
     parts_[i].id = context_.port.allocate_ids(num_samples_);
     parts_[i].index = static_cast<std::int32_t>(i);
     parts_[i].samples.resize(static_cast<std::size_t>(num_samples_));
@@ -110,11 +111,11 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
   }
   const double arrival_time =
       fields.resumable ? fields.resumable->arrival_time : context_.environment.wall_clock();
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
+  for (std::size_t i = first; i < parts_.size(); ++i) {
     GenerateRequest request;
     request.id = parts_[i].id;
-    request.external_id = external_ids[i];
-    request.prompt = std::move(prompts[i]);
+    request.external_id = external_ids[i - first];
+    request.prompt = std::move(prompts[i - first]);
     request.params = fields.params;
     if (!stream_) {
       // As deltas: output is not lost with an engine, and an oversized response is detected early.
@@ -184,6 +185,7 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   merge_all(part->pending.outputs, std::move(output.outputs));
   part->has_pending = true;
   if (output.finished) retire(*part);
+  if (num_live_ == 0) go_on();
   if (stream_) {
     flush();
   } else if (num_live_ == 0) {

@@ -61,7 +61,7 @@ class Generation : public Exchange {
   Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
              std::string id, ChoiceFormat format);
 
-  /// Submits all prompts to the engine. `external_ids` is parallel to `prompts`.
+  /// Submits prompts to the engine, as further parts. `external_ids` is parallel to `prompts`.
   void submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
               const GenerationFields& fields, bool return_prompt_text);
 
@@ -78,6 +78,8 @@ class Generation : public Exchange {
   virtual void append_error(std::string& out, const Error& error);
   /// Sends the head of a stream.
   void begin();
+  /// All parts have finished: the place to submit more.
+  virtual void go_on() {}
   /// An output of the engine, before it is merged with others.
   virtual void take_output(const CompletionOutput&) {}
   /// Of all samples; none: the model has no reasoning.

@@ -32,7 +32,7 @@ using StartExchange = Answer (*)(ServiceContext& context, ResponseSink& sink, Re
 inline std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
 inline std::size_t num_prompts(const ChatRequest&) { return 1; }
 inline std::size_t num_prompts(const PoolingRequest& request) { return request.prompts.size(); }
-inline std::size_t num_prompts(const SpeechRequest& request) { return request.prompts.size(); }
+inline std::size_t num_prompts(const SpeechRequest&) { return 1; }  // window after window
 inline std::string_view id_prefix(const SpeechRequest& request) {
   return request.translates ? "trsl-" : "trsc-";
 }

@@ -1,10 +1,11 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <optional>
 #include <utility>
 
+#include "runtime/base/base64.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/speech.hpp"
@@ -27,13 +28,11 @@ std::string_view without_blanks(std::string_view text) {
   return text;
 }
 
-/// The number of a token for a time.
-std::optional<double> time_of(std::string_view token) {
+/// What is between "<|" and "|>" is a number of seconds.
+bool is_time(std::string_view token) {
   double seconds = 0;
   const auto [stop, error] = std::from_chars(token.data(), token.data() + token.size(), seconds);
-  if (error != std::errc() || stop != token.data() + token.size() || seconds < 0)
-    return std::nullopt;
-  return seconds;
+  return error == std::errc() && stop == token.data() + token.size() && seconds >= 0;
 }
 
 void append_seconds(std::string& out, double seconds) {
@@ -42,39 +41,87 @@ void append_seconds(std::string& out, double seconds) {
   out += text.data();
 }
 
-/// What the answer to each window looks like, and where it is.
+/// The text before, between and after the timestamps.
+std::vector<std::string> texts_between_times(std::string_view text) {
+  std::vector<std::string> texts(1);
+  while (!text.empty()) {
+    const std::size_t token = text.find("<|");
+    const std::size_t token_end = token == text.npos ? text.npos : text.find("|>", token + 2);
+    if (token_end == text.npos) {
+      texts.back() += text;
+      break;
+    }
+    texts.back() += text.substr(0, token);
+    if (is_time(text.substr(token + 2, token_end - token - 2))) texts.emplace_back();
+    text.remove_prefix(token_end + 2);
+  }
+  return texts;
+}
+
+/// From frame `seek` on, as an InputProcessor takes it.
+Prompt window_prompt(const SpeechRequest& request, std::int64_t seek) {
+  const Sound& sound = request.sound;
+  const std::size_t frame_bytes = static_cast<std::size_t>(sound.num_mels) * sizeof(float);
+  const auto rest = std::span(sound.features).subspan(static_cast<std::size_t>(seek) * frame_bytes);
+  const std::size_t most = static_cast<std::size_t>(sound.window_frames) * frame_bytes;
+  const auto features = rest.first(std::min(rest.size(), most));
+  ChatPrompt prompt;
+  prompt.messages_json = "[{\"role\":\"user\",\"content\":";
+  append_json_string(prompt.messages_json, request.previous_text);
+  prompt.messages_json += "}]";
+  prompt.documents_json = "[\"" + to_base64(features) + "\"]";
+  prompt.template_kwargs_json = "{\"language\":";
+  append_json_string(prompt.template_kwargs_json, request.language);
+  prompt.template_kwargs_json +=
+      request.translates ? ",\"translates\":true" : ",\"translates\":false";
+  prompt.template_kwargs_json +=
+      request.is_timed() ? ",\"timestamps\":true}" : ",\"timestamps\":false}";
+  return prompt;
+}
+
+/// One window after the other.
 class SpeechGeneration final : public Generation {
  public:
   SpeechGeneration(ServiceContext& context, ResponseSink& sink, SpeechRequest request,
                    std::string id)
-      : Generation(context, sink, request, std::move(id), {}), request_(std::move(request)) {
-    std::vector<std::string> external_ids;
-    for (std::size_t i = 0; i < request_.prompts.size(); ++i)
-      external_ids.push_back(this->head().id + "-" + std::to_string(i));
-    held_.resize(request_.prompts.size());
-    std::vector<Prompt> prompts = std::move(request_.prompts);
-    submit(std::move(prompts), external_ids, request_, false);
+      : Generation(context, sink, request, std::move(id), {}),
+        counters_(context.counters),
+        request_(std::move(request)) {
+    submit_window();
   }
 
  private:
-  /// Windows are computed side by side, and shown one after the other.
-  void append_events(std::string& out, Part& part) override {
-    for (const CompletionOutput& output : part.pending.outputs)
-      held_[static_cast<std::size_t>(part.index)] += output.text;
-    while (shown_ < parts().size()) {
-      std::string text = std::exchange(held_[shown_], {});
-      if (!text.empty()) append_chunk(out, text, false);
-      const Part& window = parts()[shown_];
-      const bool has_more = window.has_pending && &window != &part;  // comes with the next call
-      if (!window.finished || has_more) break;
-      ++shown_;
+  void submit_window() {
+    submit({window_prompt(request_, seek_)}, {head().id + "-" + std::to_string(parts().size())},
+           request_, false);
+  }
+
+  void take_output(const CompletionOutput& output) override {
+    if (!request_.is_timed()) {
+      text_ += output.text;
+      return;
     }
+    window_text_ += output.text;
+    window_tokens_.insert(window_tokens_.end(), output.token_ids.begin(), output.token_ids.end());
   }
-  void append_end(std::string& out) override {
-    for (; shown_ < held_.size(); ++shown_)
-      if (!held_[shown_].empty()) append_chunk(out, held_[shown_], false);
-    append_chunk(out, "", true);
+  void go_on() override {
+    if (!request_.is_timed()) return;
+    SpeechWindow window = speech_window(std::exchange(window_tokens_, {}),
+                                        std::exchange(window_text_, {}), request_.sound, seek_);
+    for (SpeechSegment& segment : window.segments) {
+      text_ += segment.text;
+      if (request_.has_times()) segments_.push_back(std::move(segment));
+    }
+    seek_ += window.num_frames;
+    if (seek_ >= request_.sound.num_frames) return;
+    ++counters_.num_samples;
+    submit_window();
   }
+
+  void append_events(std::string& out, Part& /*part*/) override {
+    if (!text_.empty()) append_chunk(out, std::exchange(text_, {}), false);
+  }
+  void append_end(std::string& out) override { append_chunk(out, "", true); }
   void append_chunk(std::string& out, std::string_view text, bool is_last) const {
     out += "data: {\"id\":";
     append_json_string(out, head().id);
@@ -89,16 +136,8 @@ class SpeechGeneration final : public Generation {
     out += is_last ? "},\"finish_reason\":\"stop\"}]}\n\n" : "},\"finish_reason\":null}]}\n\n";
   }
 
-  [[nodiscard]] SpeechBody body() {
-    std::vector<std::string> texts;
-    for (Part& part : parts()) {
-      std::string& text = texts.emplace_back();
-      for (const CompletionOutput& output : part.pending.outputs) text += output.text;
-    }
-    return speech_body(request_, texts);
-  }
   std::string final_json() override {
-    SpeechBody made = body();
+    SpeechBody made = speech_body(request_, text_, segments_);
     content_type_ = std::move(made.content_type);
     return std::move(made.text);
   }
@@ -107,73 +146,104 @@ class SpeechGeneration final : public Generation {
     return request_.translates ? "translation.chunk" : "transcription.chunk";
   }
 
+  ServiceCounters& counters_;
   SpeechRequest request_;
   std::string content_type_;
-  std::vector<std::string> held_;  ///< by window: not yet shown
-  std::size_t shown_ = 0;          ///< windows that are shown to their ends
+  std::int64_t seek_ = 0;  ///< the frame at which the window begins
+  std::string window_text_;
+  std::vector<TokenId> window_tokens_;
+  std::string text_;  ///< of finished segments, not yet shown
+  std::vector<SpeechSegment> segments_;
 };
 
 }  // namespace
 
-std::vector<SpeechSegment> speech_segments(std::string_view text, double window_begin,
-                                           double window_end) {
-  std::vector<SpeechSegment> segments;
-  SpeechSegment current{.begin = window_begin, .end = window_end, .text = {}};
-  const auto finish = [&](double end) {
-    if (!without_blanks(current.text).empty()) {
-      current.end = std::max(end, current.begin);
-      segments.push_back(current);
-    }
-    current = {.begin = end, .end = window_end, .text = {}};
+SpeechWindow speech_window(std::span<const TokenId> token_ids, std::string_view text,
+                           const Sound& sound, std::int64_t seek) {
+  // As in transformers, WhisperGenerationMixin._retrieve_segment.
+  constexpr double kFrameSeconds = 0.01;
+  constexpr double kTimestampSeconds = 0.02;
+  constexpr std::int64_t kTimestampFrames = 2;
+  if (!token_ids.empty() && token_ids.back() == sound.end)
+    token_ids = token_ids.first(token_ids.size() - 1);
+  const std::vector<std::string> texts = texts_between_times(text);
+  const auto is_timestamp = [&](std::size_t i) { return token_ids[i] > sound.no_timestamps; };
+  const auto steps_at = [&](std::size_t i) {
+    return is_timestamp(i) ? token_ids[i] - sound.no_timestamps - 1 : 0;
   };
-  while (!text.empty()) {
-    const std::size_t token = text.find("<|");
-    const std::size_t token_end = token == text.npos ? text.npos : text.find("|>", token + 2);
-    if (token_end == text.npos) {
-      current.text += text;
-      break;
+  const double offset = static_cast<double>(seek) * kTimestampSeconds / kTimestampFrames;
+  std::size_t num_times = 0;  // before the segment
+  SpeechWindow window{.segments = {},
+                      .num_frames = std::min(sound.num_frames - seek, sound.window_frames)};
+  const auto add = [&](std::size_t begin, std::size_t end, double begin_steps, double end_steps) {
+    const auto ids = token_ids.subspan(begin, end - begin);
+    SpeechSegment segment{.seek = seek,
+                          .begin = offset + begin_steps * kTimestampSeconds,
+                          .end = offset + end_steps * kTimestampSeconds,
+                          .text = {},
+                          .token_ids = {ids.begin(), ids.end()}};
+    bool is_taken = false;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (is_timestamp(i)) {
+        ++num_times;
+        is_taken = false;
+      } else if (!std::exchange(is_taken, true) && num_times < texts.size()) {
+        segment.text += texts[num_times];
+      }
     }
-    current.text += text.substr(0, token);
-    if (const auto seconds = time_of(text.substr(token + 2, token_end - token - 2)))
-      finish(std::min(window_begin + *seconds, window_end));
-    text.remove_prefix(token_end + 2);
+    window.segments.push_back(std::move(segment));
+  };
+  const std::size_t size = token_ids.size();
+  std::vector<std::size_t> ends;  // of segments that end with a timestamp before another one
+  for (std::size_t i = 1; i < size; ++i)
+    if (is_timestamp(i - 1) && is_timestamp(i)) ends.push_back(i);
+  if (ends.empty()) {
+    double end_steps =
+        std::floor(static_cast<double>(window.num_frames) * kFrameSeconds / kTimestampSeconds);
+    for (std::size_t i = 0; i < size; ++i)
+      if (steps_at(i) > 0) end_steps = steps_at(i);
+    if (size > 0) add(0, size, 0, end_steps);
+    return window;
   }
-  finish(window_end);
-  return segments;
+  // A single timestamp at the end: nothing is said behind it.
+  const bool ends_once = is_timestamp(size - 1) && !is_timestamp(size - 2);
+  if (ends_once)
+    ends.push_back(size);
+  else
+    ++ends.back();  // as transformers has it, with the timestamp of what follows
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    const bool has_next = end == ends.back() && !ends_once;
+    add(begin, end, steps_at(begin), steps_at(end - (has_next ? 2 : 1)));
+    begin = end;
+  }
+  if (!ends_once && steps_at(begin - 2) > 0)
+    window.num_frames = kTimestampFrames * steps_at(begin - 2);
+  return window;
 }
 
-SpeechBody speech_body(const SpeechRequest& request, const std::vector<std::string>& texts) {
-  std::string whole;
-  std::vector<SpeechSegment> segments;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (!request.has_times()) {
-      whole += texts[i];
-      continue;
-    }
-    const double end = i + 1 < request.starts.size() ? request.starts[i + 1] : request.seconds;
-    for (SpeechSegment& segment : speech_segments(texts[i], request.starts[i], end)) {
-      whole += segment.text;
-      segments.push_back(std::move(segment));
-    }
-  }
+SpeechBody speech_body(const SpeechRequest& request, std::string_view text,
+                       std::span<const SpeechSegment> segments) {
   SpeechBody body{.content_type = "text/plain; charset=utf-8", .text = {}};
   std::string& out = body.text;
   std::size_t number = 0;
   switch (request.format) {
     case SpeechFormat::kText:
-      out = whole + "\n";
+      out = std::string(text) + "\n";
       return body;
     case SpeechFormat::kSrt:
       for (const SpeechSegment& segment : segments)
-        out += std::to_string(++number) + "\n" + clock_text(segment.begin, ',') + " --> " +
-               clock_text(segment.end, ',') + "\n" + std::string(without_blanks(segment.text)) +
-               "\n\n";
+        if (!without_blanks(segment.text).empty())
+          out += std::to_string(++number) + "\n" + clock_text(segment.begin, ',') + " --> " +
+                 clock_text(segment.end, ',') + "\n" + std::string(without_blanks(segment.text)) +
+                 "\n\n";
       return body;
     case SpeechFormat::kVtt:
       out = "WEBVTT\n\n";
       for (const SpeechSegment& segment : segments)
-        out += clock_text(segment.begin, '.') + " --> " + clock_text(segment.end, '.') + "\n" +
-               std::string(without_blanks(segment.text)) + "\n\n";
+        if (!without_blanks(segment.text).empty())
+          out += clock_text(segment.begin, '.') + " --> " + clock_text(segment.end, '.') + "\n" +
+                 std::string(without_blanks(segment.text)) + "\n\n";
       return body;
     case SpeechFormat::kJson:
     case SpeechFormat::kVerboseJson:
@@ -181,30 +251,37 @@ SpeechBody speech_body(const SpeechRequest& request, const std::vector<std::stri
   }
   body.content_type = "application/json";
   out = "{\"text\":";
-  append_json_string(out, whole);
+  append_json_string(out, text);
   if (request.format == SpeechFormat::kVerboseJson) {
     out += ",\"task\":";
     append_json_string(out, request.translates ? "translate" : "transcribe");
     out += ",\"language\":";
     append_json_string(out, request.language);
     out += ",\"duration\":";
-    append_seconds(out, request.seconds);
+    append_seconds(out, request.sound.seconds);
     out += ",\"segments\":[";
     for (const SpeechSegment& segment : segments) {
       out += number == 0 ? "{\"id\":" : ",{\"id\":";
       append_json_integer(out, number++);
+      out += ",\"seek\":";
+      append_json_integer(out, segment.seek);
       out += ",\"start\":";
       append_seconds(out, segment.begin);
       out += ",\"end\":";
       append_seconds(out, segment.end);
       out += ",\"text\":";
       append_json_string(out, segment.text);
-      out += '}';
+      out += ",\"tokens\":[";
+      for (std::size_t i = 0; i < segment.token_ids.size(); ++i) {
+        if (i > 0) out += ',';
+        append_json_integer(out, segment.token_ids[i]);
+      }
+      out += "]}";
     }
     out += ']';
   }
   out += ",\"usage\":{\"type\":\"duration\",\"seconds\":";
-  append_json_integer(out, static_cast<std::int64_t>(std::ceil(request.seconds)));
+  append_json_integer(out, static_cast<std::int64_t>(std::ceil(request.sound.seconds)));
   out += "}}";
   return body;
 }

@@ -11,43 +11,39 @@ namespace {
 
 using nlohmann::json;
 
-/// The file for an InputProcessor, which decodes it and cuts it into windows.
+/// The file for an InputProcessor, which decodes it.
 ChatPrompt file_prompt(const SpeechRequest& request) {
   ChatPrompt prompt;
   prompt.messages_json = "[]";
   prompt.documents_json = json::array({to_base64(std::as_bytes(std::span(request.file)))}).dump();
-  prompt.template_kwargs_json = json{{"cuts", true}}.dump();
+  prompt.template_kwargs_json = json{{"features", true}}.dump();
   return prompt;
 }
 
-/// The windows of its reply. Errors: kUnsupported, the model has no ears.
-Result<void> take_windows(const RenderReply& reply, SpeechRequest& request) {
+/// Its reply. Errors: kUnsupported, the model takes no sounds.
+Result<void> take_sound(const RenderReply& reply, SpeechRequest& request) {
   if (reply.error) return *reply.error;
   const json answer = json::parse(reply.text, nullptr, false);
-  if (!answer.is_object() || !answer.contains("windows"))
+  if (!answer.is_object() || !answer.contains("features"))
     return Error{ErrorCode::kUnsupported, "the model takes no sounds", "model"};
-  request.seconds = answer.value("seconds", 0.0);
-  for (const json& window : answer["windows"]) {
-    ChatPrompt prompt;
-    prompt.messages_json =
-        json::array({{{"role", "user"}, {"content", request.previous_text}}}).dump();
-    prompt.documents_json = json::array({window.at("samples")}).dump();
-    prompt.template_kwargs_json = json{
-        {"language", request.language},
-        {"translates", request.translates},
-        {"timestamps",
-         request.has_times()}}.dump();
-    request.starts.push_back(window.value("start", 0.0));
-    request.prompts.emplace_back(std::move(prompt));
-  }
+  request.sound = {.seconds = answer.value("seconds", 0.0),
+                   .num_frames = answer.value("num_frames", std::int64_t{0}),
+                   .num_mels = answer.value("num_mels", std::int64_t{1}),
+                   .window_frames = answer.value("window_frames", std::int64_t{1}),
+                   .no_timestamps = answer.value("no_timestamps", TokenId{0}),
+                   .end = answer.value("end", TokenId{0}),
+                   .features = {}};
+  ASSIGN_OR_RETURN(request.sound.features,
+                   from_base64(answer["features"].get_ref<const std::string&>()));
+  request.params.skip_special_tokens = !request.is_timed();
   request.file.clear();
   return {};
 }
 
-/// Waits for the windows, then becomes the answer.
-class SpeechCutting final : public Exchange {
+/// Waits for the features, then becomes the answer.
+class SpeechReading final : public Exchange {
  public:
-  SpeechCutting(ServiceContext& context, HttpRequest http, SpeechRequest request,
+  SpeechReading(ServiceContext& context, HttpRequest http, SpeechRequest request,
                 ResponseSink& sink)
       : context_(context),
         count_(context),
@@ -55,7 +51,7 @@ class SpeechCutting final : public Exchange {
         http_(std::move(http)),
         request_(std::move(request)),
         id_(context.port.allocate_ids(1)),
-        self_(std::make_shared<SpeechCutting*>(this)) {
+        self_(std::make_shared<SpeechReading*>(this)) {
     context_.port.render(
         {.prompt = file_prompt(request_),
          .id = id_,
@@ -69,11 +65,11 @@ class SpeechCutting final : public Exchange {
           });
         });
   }
-  ~SpeechCutting() override {
-    if (!is_cut_) context_.port.abort({id_});
+  ~SpeechReading() override {
+    if (!is_read_) context_.port.abort({id_});
   }
-  SpeechCutting(const SpeechCutting&) = delete;
-  SpeechCutting& operator=(const SpeechCutting&) = delete;
+  SpeechReading(const SpeechReading&) = delete;
+  SpeechReading& operator=(const SpeechReading&) = delete;
 
   void on_ready() override {
     if (answer_) answer_->on_ready();
@@ -87,8 +83,8 @@ class SpeechCutting final : public Exchange {
 
  private:
   void go_on(const RenderReply& reply) {
-    is_cut_ = true;
-    if (const auto taken = take_windows(reply, request_); !taken.ok())
+    is_read_ = true;
+    if (const auto taken = take_sound(reply, request_); !taken.ok())
       return sink_.respond(error_response(taken.error()));
     answer_ = answer_or_refuse(begin_speech(context_, http_, std::move(request_), sink_), sink_);
   }
@@ -99,8 +95,8 @@ class SpeechCutting final : public Exchange {
   const HttpRequest http_;
   SpeechRequest request_;
   const RequestId id_;
-  const std::shared_ptr<SpeechCutting*> self_;
-  bool is_cut_ = false;
+  const std::shared_ptr<SpeechReading*> self_;
+  bool is_read_ = false;
   Answer answer_;
 };
 
@@ -125,7 +121,7 @@ Answer answer_speech(ServiceContext& context, const HttpRequest& http, ResponseS
           HttpRequest rest = head;
           rest.body.clear();
           return Answer(
-              std::make_unique<SpeechCutting>(own, std::move(rest), std::move(request), answers));
+              std::make_unique<SpeechReading>(own, std::move(rest), std::move(request), answers));
         };
       },
       sink);

@@ -96,22 +96,24 @@ void LogMel::transform(const double* in, std::int64_t stride, std::span<Complex>
   }
 }
 
-std::vector<float> LogMel::features(std::span<const float> samples) const {
-  std::vector<double> sound(static_cast<std::size_t>(config_.num_samples));
-  std::copy_n(samples.begin(), std::min(samples.size(), sound.size()), sound.begin());
+std::vector<float> LogMel::frames(std::span<const float> samples) const {
+  const auto num_given = static_cast<std::int64_t>(samples.size());
+  const std::int64_t num_samples = std::max(num_given, config_.num_samples);
   const std::int64_t size = config_.fft_size;
   const std::int64_t num_bins = size / 2 + 1;
-  const std::int64_t num_frames = config_.num_frames();
+  const std::int64_t num_frames = num_samples / config_.hop_length;
   std::vector<double> frame(static_cast<std::size_t>(size));
   std::vector<Complex> spectrum(frame.size());
   std::vector<Complex> scratch(frame.size());
-  std::vector<double> logs(static_cast<std::size_t>(config_.num_mels * num_frames));
+  std::vector<float> logs;
+  logs.reserve(static_cast<std::size_t>(config_.num_mels * num_frames));
   double largest = -1e30;
   for (std::int64_t t = 0; t < num_frames; ++t) {
     for (std::int64_t i = 0; i < size; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      frame[at] = window_[at] *
-                  sound[reflected(t * config_.hop_length + i - size / 2, config_.num_samples)];
+      const std::size_t place = reflected(t * config_.hop_length + i - size / 2, num_samples);
+      const float sample = place < samples.size() ? samples[place] : 0.0f;
+      frame[at] = window_[at] * static_cast<double>(sample);
     }
     transform(frame.data(), 1, spectrum, scratch);
     for (std::int64_t mel = 0; mel < config_.num_mels; ++mel) {
@@ -122,16 +124,23 @@ std::vector<float> LogMel::features(std::span<const float> samples) const {
         const Complex& value = spectrum[static_cast<std::size_t>(bin)];
         power += filter * (value.re * value.re + value.im * value.im);
       }
-      double& log = logs[static_cast<std::size_t>(mel * num_frames + t)];
-      log = std::log10(std::max(power, 1e-10));
+      const double log = std::log10(std::max(power, 1e-10));
       largest = std::max(largest, log);
+      logs.push_back(static_cast<float>(log));
     }
   }
-  std::vector<float> features;
-  features.reserve(logs.size());
-  for (const double log : logs)
-    features.push_back(static_cast<float>((std::max(log, largest - 8) + 4) / 4));
-  return features;
+  for (float& log : logs)
+    log = static_cast<float>((std::max(static_cast<double>(log), largest - 8) + 4) / 4);
+  return logs;
+}
+
+std::vector<float> LogMel::window(std::span<const float> frames) const {
+  const auto num_mels = static_cast<std::size_t>(config_.num_mels);
+  const auto num_frames = static_cast<std::size_t>(config_.num_frames());
+  std::vector<float> window(num_mels * num_frames);
+  for (std::size_t i = 0; i < frames.size(); ++i)
+    window[i % num_mels * num_frames + i / num_mels] = frames[i];
+  return window;
 }
 
 }  // namespace troupe

@@ -25,10 +25,14 @@ class LogMel {
   /// Pre: all sizes are above 0; hop_length divides num_samples; fft_size <= num_samples.
   explicit LogMel(const LogMelConfig& config);
 
-  /// [num_mels, num_frames], row major: the logarithm (base 10) of the power in each band of the
-  /// mel scale (Slaney's), frame by frame under a Hann window, no more than 8 below the largest,
-  /// plus 4, divided by 4. `samples` in [-1, 1] are cut, or filled with silence, to num_samples.
-  [[nodiscard]] std::vector<float> features(std::span<const float> samples) const;
+  /// Of a whole sound: [samples / hop_length, num_mels], frame by frame: the logarithm (base 10) of
+  /// the power in each band of the mel scale (Slaney's) under a Hann window, no more than 8 below
+  /// the largest, plus 4, divided by 4. `samples` in [-1, 1]; fewer than num_samples are filled up
+  /// with silence.
+  [[nodiscard]] std::vector<float> frames(std::span<const float> samples) const;
+  /// [num_mels, num_frames] of a model's input, zero where there are fewer frames.
+  /// Pre: frames: [at most num_frames, num_mels].
+  [[nodiscard]] std::vector<float> window(std::span<const float> frames) const;
 
   [[nodiscard]] const LogMelConfig& config() const noexcept { return config_; }
   /// [fft_size / 2 + 1, num_mels].

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "messages/encoder_input.hpp"
@@ -20,6 +19,9 @@ using nlohmann::json;
 
 constexpr const char* kSpeechFile = "preprocessor_config.json";
 constexpr std::string_view kStart = "<|startoftranscript|>";
+constexpr std::string_view kNoTimestamps = "<|notimestamps|>";
+constexpr std::string_view kFirstTimestamp = "<|0.00|>";
+constexpr std::string_view kEnd = "<|endoftext|>";
 
 Error bad_preprocessor(const std::string& reason) {
   return Error{ErrorCode::kUnsupported, std::string(kSpeechFile) + ": " + reason, ""};
@@ -38,35 +40,6 @@ Error not_speech() {
                "model"};
 }
 
-std::vector<SoundWindow> sound_windows(std::span<const float> samples, std::int64_t max_samples,
-                                       std::int64_t sampling_rate) {
-  const std::int64_t stretch = sampling_rate / 10;
-  const std::int64_t searched = std::min(sampling_rate, max_samples / 2);
-  const auto size = static_cast<std::int64_t>(samples.size());
-  std::vector<SoundWindow> windows;
-  std::int64_t begin = 0;
-  while (size - begin > max_samples) {
-    const std::int64_t limit = begin + max_samples;
-    std::int64_t quietest = limit;
-    double least = std::numeric_limits<double>::infinity();
-    for (std::int64_t at = limit - searched; at + stretch < limit; at += stretch) {
-      double energy = 0;
-      for (std::int64_t i = at; i < at + stretch; ++i) {
-        const auto sample = static_cast<double>(samples[static_cast<std::size_t>(i)]);
-        energy += sample * sample;
-      }
-      if (energy < least) {
-        least = energy;
-        quietest = at;
-      }
-    }
-    windows.push_back({begin, quietest});
-    begin = quietest;
-  }
-  windows.push_back({begin, size});
-  return windows;
-}
-
 Result<SpeechTask> parse_speech_prompt(const ChatPrompt& prompt) {
   const json messages = json::parse(prompt.messages_json, nullptr, false);
   const json documents = json::parse(prompt.documents_json, nullptr, false);
@@ -74,14 +47,14 @@ Result<SpeechTask> parse_speech_prompt(const ChatPrompt& prompt) {
   if (!messages.is_array() || messages.empty() || !documents.is_array() || documents.empty() ||
       !documents[0].is_string() || !settings.is_object() || !settings.contains("translates"))
     return not_speech();
-  SpeechTask task{.samples = {},
+  SpeechTask task{.frames = {},
                   .language = settings.value("language", ""),
                   .translates = settings.value("translates", false),
                   .timestamps = settings.value("timestamps", false),
                   .previous_text = messages[0].value("content", "")};
   ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, document_bytes(documents[0]));
-  task.samples.resize(bytes.size() / sizeof(float));
-  std::memcpy(task.samples.data(), bytes.data(), task.samples.size() * sizeof(float));
+  task.frames.resize(bytes.size() / sizeof(float));
+  std::memcpy(task.frames.data(), bytes.data(), task.frames.size() * sizeof(float));
   return task;
 }
 
@@ -129,38 +102,44 @@ Result<std::shared_ptr<const SpeechInputs>> SpeechInputs::load(const std::filesy
   if (config.num_frames() != 2 * num_rows)
     return bad_preprocessor("a window has " + std::to_string(config.num_frames()) +
                             " frames, the model takes " + std::to_string(2 * num_rows));
-  for (const std::string_view token : {kStart, std::string_view("<|notimestamps|>")})
+  for (const std::string_view token : {kStart, kNoTimestamps, kFirstTimestamp, kEnd})
     if (!find_token(token))
       return Error{ErrorCode::kCorrupt, "tokenizer.json has no token " + std::string(token), ""};
+  if (*find_token(kFirstTimestamp) != *find_token(kNoTimestamps) + 1)
+    return Error{ErrorCode::kCorrupt,
+                 "tokenizer.json: " + std::string(kFirstTimestamp) + " does not follow " +
+                     std::string(kNoTimestamps),
+                 ""};
   return std::shared_ptr<const SpeechInputs>(new SpeechInputs(config, num_rows, find_token));
 }
 
-Result<std::string> SpeechInputs::cut(const ChatPrompt& prompt) const {
+Result<std::string> SpeechInputs::features(const ChatPrompt& prompt) const {
   const json documents = json::parse(prompt.documents_json, nullptr, false);
   const json settings = json::parse(prompt.template_kwargs_json, nullptr, false);
-  if (!settings.is_object() || !settings.contains("cuts") || !documents.is_array() ||
+  if (!settings.is_object() || !settings.contains("features") || !documents.is_array() ||
       documents.empty() || !documents[0].is_string())
     return not_speech();
   ASSIGN_OR_RETURN(const std::vector<std::byte> file, document_bytes(documents[0]));
   const std::int64_t rate = config().sampling_rate;
   ASSIGN_OR_RETURN(const std::vector<float> samples, decode_audio(file, rate));
-  json answer{{"seconds", static_cast<double>(samples.size()) / static_cast<double>(rate)},
-              {"windows", json::array()}};
-  for (const SoundWindow& window : sound_windows(samples, config().num_samples, rate))
-    answer["windows"].push_back(
-        {{"start", static_cast<double>(window.begin) / static_cast<double>(rate)},
-         {"samples", to_base64(std::as_bytes(std::span(samples).subspan(
-                         static_cast<std::size_t>(window.begin),
-                         static_cast<std::size_t>(window.end - window.begin))))}});
-  return answer.dump();
+  const std::vector<float> frames = mel_.frames(samples);
+  return json{{"seconds", static_cast<double>(samples.size()) / static_cast<double>(rate)},
+              {"num_frames", std::ssize(samples) / config().hop_length},
+              {"num_mels", config().num_mels},
+              {"window_frames", config().num_frames()},
+              {"no_timestamps", *find_token_(kNoTimestamps)},
+              {"end", *find_token_(kEnd)},
+              {"features", to_base64(std::as_bytes(std::span(frames)))}}
+      .dump();
 }
 
 Result<SpeechInputs::Expanded> SpeechInputs::expand(const SpeechTask& task,
                                                     std::vector<TokenId> previous) const {
-  if (std::ssize(task.samples) > config().num_samples)
-    return invalid_argument("a window has " + std::to_string(task.samples.size()) +
-                                " samples, at most " + std::to_string(config().num_samples) +
-                                " are taken",
+  const std::int64_t most = config().num_mels * config().num_frames();
+  if (std::ssize(task.frames) > most || std::ssize(task.frames) % config().num_mels != 0)
+    return invalid_argument("a window has " + std::to_string(task.frames.size()) +
+                                " numbers, not up to " + std::to_string(most) + " in frames of " +
+                                std::to_string(config().num_mels),
                             "file");
   Expanded expanded;
   std::vector<TokenId>& ids = expanded.token_ids;
@@ -186,8 +165,8 @@ Result<SpeechInputs::Expanded> SpeechInputs::expand(const SpeechTask& task,
   } else if (task.translates) {
     return Error{ErrorCode::kUnsupported, "the model does not translate", "model"};
   }
-  if (!task.timestamps) add("<|notimestamps|>");
-  const std::vector<float> features = mel_.features(task.samples);
+  if (!task.timestamps) add(kNoTimestamps);
+  const std::vector<float> features = mel_.window(task.frames);
   const std::int64_t shape[] = {config().num_mels, config().num_frames()};
   expanded.item = {.modality = "audio",
                    .identifier = {},

@@ -22,20 +22,9 @@ namespace troupe {
 /// What a model that writes down sounds says to other requests.
 [[nodiscard]] Error not_speech();
 
-/// Where a sound is cut into windows of at most max_samples: [begin, end) in samples. A cut is made
-/// where it is quietest in the last second of a window, or half of one.
-struct SoundWindow {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  bool operator==(const SoundWindow&) const = default;
-};
-[[nodiscard]] std::vector<SoundWindow> sound_windows(std::span<const float> samples,
-                                                     std::int64_t max_samples,
-                                                     std::int64_t sampling_rate);
-
 /// One window of a sound, and what is to become of it.
 struct SpeechTask {
-  std::vector<float> samples;  ///< at LogMelConfig::sampling_rate
+  std::vector<float> frames;  ///< LogMel::frames: [at most LogMelConfig::num_frames, num_mels]
   std::string language = "en";
   bool translates = false;    ///< into English
   bool timestamps = false;    ///< the model says when
@@ -52,24 +41,25 @@ class SpeechInputs {
   /// The id of a special token; nothing: there is none.
   using FindToken = std::function<std::optional<TokenId>(std::string_view)>;
 
-  /// Reads preprocessor_config.json. num_rows: of an encoder's output. Errors: kCorrupt,
-  /// kUnsupported (a field that would change the features), kNotFound; a token that prompts need
-  /// and that is not there.
+  /// Reads preprocessor_config.json. num_rows: of an encoder's output.
+  /// Errors: kCorrupt, kUnsupported (a field that would change the features), kNotFound; a token
+  /// that prompts or timestamps need and that is not there.
   static Result<std::shared_ptr<const SpeechInputs>> load(const std::filesystem::path& model,
                                                           std::int64_t num_rows,
                                                           const FindToken& find_token);
 
-  /// The file in a conversation's document, decoded and cut into windows where it is quiet:
-  /// {"seconds": 2.5, "windows": [{"start": 0.0, "samples": BASE64}, ...]}. Errors: those of
+  /// The features of the file in a conversation's document, as JSON: {"seconds": 2.5,
+  /// "num_frames": of the sound, "num_mels", "window_frames": that the model takes at a time,
+  /// "no_timestamps" and "end": token ids, "features": LogMel::frames in base64}. Errors: those of
   /// decode_audio.
-  [[nodiscard]] Result<std::string> cut(const ChatPrompt& prompt) const;
+  [[nodiscard]] Result<std::string> features(const ChatPrompt& prompt) const;
 
   struct Expanded {
     std::vector<TokenId> token_ids;
     MultiModalFeature item;
   };
   /// `previous`: the tokens of SpeechTask::previous_text, of which the last ones are taken.
-  /// Errors: kInvalidArgument, a language that the model has no token for, a sound longer than a
+  /// Errors: kInvalidArgument, a language that the model has no token for, frames that are no
   /// window.
   [[nodiscard]] Result<Expanded> expand(const SpeechTask& task,
                                         std::vector<TokenId> previous) const;

@@ -194,11 +194,11 @@ RenderReply InputProcessor::render(const RenderRequest& request,
   RenderReply reply;
   if (const auto* chat = std::get_if<ChatPrompt>(&request.prompt);
       chat != nullptr && options_.speech != nullptr) {
-    Result<std::string> windows = options_.speech->cut(*chat);
-    if (windows.ok())
-      reply.text = std::move(windows).value();
+    Result<std::string> features = options_.speech->features(*chat);
+    if (features.ok())
+      reply.text = std::move(features).value();
     else
-      reply.error = windows.error();
+      reply.error = features.error();
     return reply;
   }
   auto prompt = tokenize(request.prompt, context, /*must_fit=*/false);

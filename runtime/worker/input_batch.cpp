@@ -98,7 +98,8 @@ void InputBatch::admit(const NewRequestData& data) {
                         .adapter_id = data.lora ? data.lora->int_id : 0,
                         .second_text_begin = data.second_text_begin,
                         .items = data.mm_features,
-                        .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
+                        .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens,
+                                                  options_.transcription.get())};
   if (options_.is_encoder) request.two_way_spans = {{0, data.num_prompt_tokens}};
   if (options_.two_way_items)
     request.two_way_spans = spans_of(data.mm_features, options_.max_two_way_span);
@@ -262,7 +263,8 @@ void InputBatch::keep_tokens(WorkerRequest& request, std::size_t num_tokens) {
   if (num_tokens >= request.token_ids.size()) return;
   request.token_ids.resize(num_tokens);
   request.sampling = SamplingState(request.sampling.params(), request.token_ids,
-                                   static_cast<std::size_t>(request.num_prompt_tokens));
+                                   static_cast<std::size_t>(request.num_prompt_tokens),
+                                   options_.transcription.get());
   request.failed = false;
   request.next_drafts.clear();
   request.num_drafts = 0;

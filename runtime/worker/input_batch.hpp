@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -86,6 +87,7 @@ class InputBatch {
     bool is_encoder = false;  ///< Model::is_encoder
     /// A request's item is what its tokens attend to, and no token stands for it.
     bool encoder_decoder = false;
+    std::shared_ptr<const TranscriptionRules> transcription = nullptr;  ///< of a speech model
     PoolingType pooling = PoolingType::kNone;
     bool gives_all = false;  ///< all tokens are outputs
   };
@@ -123,7 +125,7 @@ class InputBatch {
   void forget(RequestId id);
   void admit(const NewRequestData& data);
   void update_known(const CachedRequestData& data);
-  static void keep_tokens(WorkerRequest& request, std::size_t num_tokens);
+  void keep_tokens(WorkerRequest& request, std::size_t num_tokens);
   void build_rows(const SchedulerOutput& step);
   /// The token at a position that the row computes.
   [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);

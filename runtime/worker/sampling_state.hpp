@@ -20,8 +20,9 @@ namespace troupe {
 class SamplingState {
  public:
   /// `token_ids`: every known token; the first `num_prompt_tokens` are the prompt.
+  /// `transcription`: of a speech model.
   SamplingState(const SamplingParams& params, std::span<const TokenId> token_ids,
-                std::size_t num_prompt_tokens);
+                std::size_t num_prompt_tokens, const TranscriptionRules* transcription = nullptr);
   SamplingState(const SamplingState& other);
   SamplingState& operator=(const SamplingState& other) = delete;
   SamplingState(SamplingState&&) noexcept = default;

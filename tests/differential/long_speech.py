@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""A minute of synthetic speech (espeak-ng) in windows: what Troupe says against what transformers says, in float32.
+"""A minute of synthetic speech (espeak-ng): what Troupe says against transformers' long form, in float32.
 
   long_speech.py [MODEL]
 
-MODEL is a Whisper checkpoint; default: the small one of tests/golden. The sound is cut as vLLM cuts it: where it is
-quietest in the last second of a window, or half of one. transformers continues the prompt of each window greedily; the
-texts, one after the other, must be the answer of build/release/troupe (or $TROUPE_BINARY).
+MODEL is a Whisper checkpoint; default: the small one of tests/golden. transformers' `generate` with timestamps,
+greedy and without the thresholds that repeat a window at another temperature, must give the same windows, times and
+tokens as build/release/troupe (or $TROUPE_BINARY); once with the checkpoint's generation_config.json, once with
+tokens suppressed and a limit for the first timestamp.
 """
 import io
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +24,9 @@ import numpy
 import torch
 import transformers
 
+transformers.logging.set_verbosity_error()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RATE, SECONDS, MAX_TOKENS = 16000, 60, 40
+RATE, SECONDS, MAX_TOKENS = 16000, 60, 60
 TEXT = ("The harbour lay still in the early light. A boat with a red sail came around the point, and nobody had seen it "
         "before. Seven gulls sat on the wall and looked at it. Where does it come from, asked the boy, and what does it "
         "bring? His mother did not know. It may bring salt, or letters, or nothing at all, she said. By noon the whole "
@@ -45,42 +48,18 @@ def speech():
     return numpy.interp(times, numpy.arange(len(samples)) / rate, samples).astype(numpy.int16)
 
 
-def windows(samples, max_samples):
-    """vLLM's split (entrypoints/openai/speech_to_text.py), with the overlap that short windows have."""
-    overlap, step = min(RATE, max_samples // 2), 1600
-    begin = 0
-    while len(samples) - begin > max_samples:
-        limit = begin + max_samples
-        quietest, least = limit, numpy.inf
-        for at in range(limit - overlap, limit - step, step):
-            energy = numpy.sqrt(numpy.mean(samples[at:at + step] ** 2))
-            if energy < least:
-                quietest, least = at, energy
-        yield samples[begin:quietest]
-        begin = quietest
-    yield samples[begin:]
-
-
 def reference(folder, samples):
+    """Segments: their times and tokens."""
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
-    prompt = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"])
-    features = torch.cat([extractor(window, sampling_rate=RATE, return_tensors="pt").input_features
-                          for window in windows(samples, extractor.n_samples)])
-    tokens = torch.tensor([prompt] * len(features))
+    sound = extractor(samples, sampling_rate=RATE, return_tensors="pt", truncation=False, padding="longest",
+                      return_attention_mask=True)
     with torch.inference_mode():
-        encoded, cache, fresh = model.model.encoder(features), None, tokens
-        for _ in range(MAX_TOKENS):
-            output = model(encoder_outputs=encoded, decoder_input_ids=fresh, past_key_values=cache, use_cache=True)
-            cache, fresh = output.past_key_values, output.logits[:, -1:].argmax(-1)
-            tokens = torch.cat([tokens, fresh], 1)
-    texts = []
-    for row in tokens[:, len(prompt):].tolist():
-        end = row.index(model.config.eos_token_id) if model.config.eos_token_id in row else len(row)
-        # As in streams, bytes at the end that are no whole character are not shown.
-        texts.append(tokenizer.decode(row[:end], skip_special_tokens=True).rstrip("\ufffd"))
-    return texts
+        output = model.generate(sound.input_features, attention_mask=sound.attention_mask, return_timestamps=True,
+                                condition_on_prev_tokens=False, temperature=0.0, language="en", task="transcribe",
+                                max_new_tokens=MAX_TOKENS, return_segments=True)
+    return [(round(float(segment["start"]), 2), round(float(segment["end"]), 2), segment["tokens"].tolist())
+            for segment in output["segments"][0]]
 
 
 def answer(folder, samples):
@@ -91,7 +70,7 @@ def answer(folder, samples):
         target.setframerate(RATE)
         target.writeframes(samples.tobytes())
     boundary = "a-boundary"
-    fields = {"language": "en", "temperature": "0", "max_completion_tokens": str(MAX_TOKENS), "response_format": "json"}
+    fields = {"language": "en", "temperature": "0", "max_completion_tokens": str(MAX_TOKENS), "response_format": "verbose_json"}
     body = b"".join(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
                     for name, value in fields.items())
     body += (f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="speech.wav"\r\n\r\n'.encode()
@@ -108,21 +87,39 @@ def answer(folder, samples):
             request = urllib.request.Request(found[0] + "/v1/audio/transcriptions", body,
                                              {"Content-Type": f"multipart/form-data; boundary={boundary}"})
             with urllib.request.urlopen(request, timeout=600) as response:
-                return json.load(response)["text"]
+                return json.load(response)["segments"]
         finally:
             server.terminate()
             server.stdout.read()
 
 
+def compare(name, folder, spoken):
+    expected = reference(folder, spoken.astype(numpy.float32) / 32768)
+    segments = answer(folder, spoken)
+    found = [(segment["start"], segment["end"], segment["tokens"]) for segment in segments]
+    windows = len({segment["seek"] for segment in segments})
+    same = found == expected
+    print(f"{SECONDS} s of speech, {name}: {len(expected)} segments, {sum(len(tokens) for *_, tokens in expected)} tokens, "
+          f"{windows} windows: {'equal' if same else 'different'}")
+    if not same:
+        at = next((i for i, pair in enumerate(zip(expected, found)) if pair[0] != pair[1]), min(len(expected), len(found)))
+        print(f"segment {at}: expected {expected[at:at + 1]}, found {found[at:at + 1]}")
+    return same
+
+
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "tests/golden/models/models/whisper")
     spoken = speech()
-    expected = reference(folder, spoken.astype(numpy.float32) / 32768)
-    found = answer(folder, spoken)
-    same = found == "".join(expected)
-    print(f"{SECONDS} s of speech in {len(expected)} windows: {len(found)} characters, {'equal' if same else 'different'}")
-    if not same:
-        print(f"expected {''.join(expected)!r}\nfound    {found!r}")
+    same = compare("as published", folder, spoken)
+    with tempfile.TemporaryDirectory() as copy:
+        copy = pathlib.Path(copy)
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
+        config = json.loads((copy / "generation_config.json").read_text())
+        end = config["eos_token_id"]
+        config |= {"suppress_tokens": [token for token in range(end) if token % 12], "begin_suppress_tokens": [220, end],
+                   "max_initial_timestamp_index": 10}
+        (copy / "generation_config.json").write_text(json.dumps(config))
+        same &= compare("with tokens suppressed", copy, spoken)
     sys.exit(not same)
 
 

@@ -54,6 +54,11 @@ class Speech(unittest.TestCase):
                                          extra_body={"max_completion_tokens": 48})
                 self.assertAlmostEqual(answer.duration, 1.3, places=2)
                 self.assertEqual(answer.language, "en")
+                long = self.transcribe(server, sound(path, 3), response_format="verbose_json", extra_body=LONG)
+                self.assertEqual([segment.id for segment in long.segments], list(range(len(long.segments))))
+                self.assertEqual(long.segments[0].seek, 0)
+                self.assertGreater(long.segments[-1].seek, 0)  # of 390 frames the model takes 200 at a time
+                self.assertEqual("".join(segment.text for segment in long.segments), long.text)
                 for form, begin in (("text", ""), ("srt", "1\n00:00:"), ("vtt", "WEBVTT\n\n00:00:")):
                     text = self.transcribe(server, sound(path), response_format=form, extra_body={"max_completion_tokens": 48})
                     self.assertTrue(text.startswith(begin), text[:40])

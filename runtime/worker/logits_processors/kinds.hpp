@@ -6,8 +6,9 @@
 
 namespace troupe {
 
-using MakeLogitsProcessor = std::unique_ptr<LogitsProcessor>(const SamplingParams& params,
-                                                             std::span<const TokenId> prompt);
+using MakeLogitsProcessor =
+    std::unique_ptr<LogitsProcessor>(const SamplingParams& params, std::span<const TokenId> prompt,
+                                     const TranscriptionRules* transcription);
 
 MakeLogitsProcessor make_allowed_token_ids;
 MakeLogitsProcessor make_bad_words;
@@ -15,5 +16,6 @@ MakeLogitsProcessor make_min_tokens;
 MakeLogitsProcessor make_logit_bias;
 MakeLogitsProcessor make_penalties;
 MakeLogitsProcessor make_thinking_budget;
+MakeLogitsProcessor make_transcription_rules;
 
 }  // namespace troupe

@@ -16,16 +16,19 @@ constexpr MakeLogitsProcessor* kInOrder[] = {
     make_min_tokens,         //
     make_logit_bias,         //
     make_penalties,          //
-    make_thinking_budget,
+    make_thinking_budget,    //
+    make_transcription_rules,
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<LogitsProcessor>> make_logits_processors(
-    const SamplingParams& params, std::span<const TokenId> prompt) {
+    const SamplingParams& params, std::span<const TokenId> prompt,
+    const TranscriptionRules* transcription) {
   std::vector<std::unique_ptr<LogitsProcessor>> processors;
   for (MakeLogitsProcessor* const make : kInOrder)
-    if (auto processor = make(params, prompt)) processors.push_back(std::move(processor));
+    if (auto processor = make(params, prompt, transcription))
+      processors.push_back(std::move(processor));
   return processors;
 }
 

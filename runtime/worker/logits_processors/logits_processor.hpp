@@ -1,5 +1,6 @@
 #pragma once
-// What a request's parameters do to its logits before the temperature, one kind per file.
+// What a request's parameters, and a speech model's rules, do to its logits before the temperature,
+// one kind per file.
 
 #include <memory>
 #include <span>
@@ -7,6 +8,7 @@
 
 #include "messages/ids.hpp"
 #include "messages/sampling_params.hpp"
+#include "runtime/models/transcription_rules.hpp"
 
 namespace troupe {
 
@@ -23,9 +25,11 @@ class LogitsProcessor {
 };
 
 /// The kinds that the parameters ask for, in the order in which they are applied. `prompt`: the
-/// request's; what it has generated so far is to be appended to each.
+/// request's; what it has generated so far is to be appended to each. `transcription`: of a speech
+/// model, else null.
 [[nodiscard]] std::vector<std::unique_ptr<LogitsProcessor>> make_logits_processors(
-    const SamplingParams& params, std::span<const TokenId> prompt);
+    const SamplingParams& params, std::span<const TokenId> prompt,
+    const TranscriptionRules* transcription);
 
 /// -inf for this token, if it is in the vocabulary.
 void forbid(std::span<float> logits, TokenId token) noexcept;

@@ -41,7 +41,8 @@ class MinTokens final : public LogitsProcessor {
 }  // namespace
 
 std::unique_ptr<LogitsProcessor> make_min_tokens(const SamplingParams& params,
-                                                 std::span<const TokenId> /*prompt*/) {
+                                                 std::span<const TokenId> /*prompt*/,
+                                                 const TranscriptionRules* /*transcription*/) {
   if (params.min_tokens <= 0) return nullptr;
   return std::make_unique<MinTokens>(params.min_tokens, params.all_stop_token_ids);
 }

@@ -44,7 +44,8 @@ class Penalties final : public LogitsProcessor {
 }  // namespace
 
 std::unique_ptr<LogitsProcessor> make_penalties(const SamplingParams& params,
-                                                std::span<const TokenId> prompt) {
+                                                std::span<const TokenId> prompt,
+                                                const TranscriptionRules* /*transcription*/) {
   if (params.repetition_penalty == 1 && params.frequency_penalty == 0 &&
       params.presence_penalty == 0)
     return nullptr;

@@ -83,7 +83,8 @@ class ThinkingTokens final : public LogitsProcessor {
 }  // namespace
 
 std::unique_ptr<LogitsProcessor> make_thinking_budget(const SamplingParams& params,
-                                                      std::span<const TokenId> prompt) {
+                                                      std::span<const TokenId> prompt,
+                                                      const TranscriptionRules* /*transcription*/) {
   if (!params.thinking_budget || params.thinking_budget->forced_token_ids.empty()) return nullptr;
   return std::make_unique<ThinkingTokens>(*params.thinking_budget, prompt);
 }

@@ -135,31 +135,33 @@ BOOST_AUTO_TEST_CASE(what_is_no_sound_is_refused) {
       decode(wav, {.max_seconds = 0.5}).error().message.starts_with("the sound is longer than"));
 }
 
-BOOST_AUTO_TEST_CASE(long_sounds_are_cut_where_it_is_quiet) {
-  std::vector<float> samples(100000, 0.5f);
-  BOOST_TEST((sound_windows(std::span(samples).first(32000), 32000, 16000) ==
-              std::vector<SoundWindow>{{0, 32000}}));
-  std::fill_n(samples.begin() + 24000, 3200, 0.0f);
-  const auto windows = sound_windows(samples, 32000, 16000);
-  BOOST_REQUIRE(windows.size() >= 4u);
-  BOOST_TEST(windows[0].end == 24000);
-  BOOST_TEST(windows[1].begin == 24000);
-  BOOST_TEST(windows.back().end == 100000);
-  for (const SoundWindow& window : windows) BOOST_TEST(window.end - window.begin <= 32000);
+BOOST_AUTO_TEST_CASE(a_window_of_a_long_sound_is_a_part_of_its_frames) {
+  const LogMel mel(load_log_mel_config(kWhisper).value());
+  const std::vector<float> samples = tone(440, 16000, 3);
+  const std::vector<float> frames = mel.frames(samples);
+  BOOST_REQUIRE(frames.size() == 300u * 80);
+  const auto window = mel.window(std::span(frames).subspan(150 * 80));
+  BOOST_REQUIRE(window.size() == 80u * 200);
+  BOOST_TEST(window[0] == frames[150 * 80]);
+  BOOST_TEST(window[200] == frames[150 * 80 + 1]);
+  BOOST_TEST(window[149] == frames[299 * 80]);
+  BOOST_TEST(window[150] == 0);  // behind the sound's end
+  // One that is short is filled up with silence first.
+  BOOST_TEST(mel.frames(std::span(samples).first(100)).size() == 200u * 80);
 }
 
 BOOST_AUTO_TEST_CASE(prompts_have_the_tokens_of_language_task_and_times) {
   const auto token = [](std::string_view name) -> std::optional<TokenId> {
-    constexpr std::string_view kTokens[] = {"<|startoftranscript|>", "<|en|>",
-                                            "<|translate|>",         "<|transcribe|>",
-                                            "<|startofprev|>",       "<|notimestamps|>"};
+    constexpr std::string_view kTokens[] = {
+        "<|startoftranscript|>", "<|en|>",           "<|translate|>", "<|transcribe|>",
+        "<|startofprev|>",       "<|notimestamps|>", "<|0.00|>",      "<|endoftext|>"};
     const auto* const found = std::ranges::find(kTokens, name);
     if (found == std::end(kTokens)) return std::nullopt;
     return static_cast<TokenId>(found - std::begin(kTokens));
   };
   const auto inputs = SpeechInputs::load(kWhisper, 100, token);
   BOOST_REQUIRE_MESSAGE(inputs.ok(), (inputs.ok() ? "" : inputs.error().message));
-  SpeechTask task{.samples = tone(300, 16000, 1)};
+  SpeechTask task{.frames = std::vector<float>(80 * 100, 0.5f)};
   const auto plain = (*inputs)->expand(task, {});
   BOOST_REQUIRE(plain.ok());
   BOOST_TEST((plain->token_ids == std::vector<TokenId>{0, 1, 3, 5}));
@@ -171,8 +173,11 @@ BOOST_AUTO_TEST_CASE(prompts_have_the_tokens_of_language_task_and_times) {
   task.language = "xx";
   BOOST_TEST((*inputs)->expand(task, {}).error().param == "language");
   task.language = "en";
-  task.samples.resize(40000);
-  BOOST_TEST((*inputs)->expand(task, {}).error().message.starts_with("a window has 40000"));
+  for (const std::size_t size : {std::size_t{80} * 201, std::size_t{80} + 1}) {
+    task.frames.resize(size);
+    BOOST_TEST((*inputs)->expand(task, {}).error().message.starts_with("a window has " +
+                                                                       std::to_string(size)));
+  }
   BOOST_TEST(SpeechInputs::load(kWhisper, 99, token).error().message.find("200 frames") !=
              std::string::npos);
 }

@@ -273,6 +273,61 @@ BOOST_AUTO_TEST_CASE(the_end_of_reasoning_waits_until_a_grammar_takes_it) {
   BOOST_TEST(sample_one(logits, params, {2}, {1, 1, 1}) == 4);
 }
 
+/// What transformers' WhisperTimeStampLogitsProcessor leaves, behind its two SuppressTokens
+/// processors, of logits[i] = (7 i + 3 k) mod 11 / divisor, with the ids of kRules.
+struct TranscriptCase {
+  std::vector<TokenId> outputs;
+  int k;
+  std::int32_t max_initial_timestamp;  // -1: no limit
+  float divisor;
+  std::vector<TokenId> allowed;
+};
+
+BOOST_AUTO_TEST_CASE(a_transcript_has_the_tokens_that_the_reference_allows) {
+  const TranscriptCase cases[] = {
+      {{}, 0, -1, 2.0f, {12, 13, 14, 15, 16, 17, 18, 19}},
+      {{}, 0, 3, 2.0f, {12, 13, 14, 15}},
+      {{12}, 1, -1, 2.0f, {0, 1, 2, 4, 5, 7, 8, 9, 10}},
+      {{12, 4}, 1, -1, 2.0f, {13, 14, 15, 16, 17, 18, 19}},
+      {{12, 4}, 1, -1, 40.0f, {13, 14, 15, 16, 17, 18, 19}},
+      {{12, 4, 15}, 2, -1, 2.0f, {9, 10, 15, 16, 17, 18, 19}},
+      {{12, 4, 15, 15}, 2, -1, 2.0f, {0, 1, 2, 4, 5, 7, 8, 9, 10}},
+      {{12, 4, 15, 15, 5}, 3, -1, 2.0f, {16, 17, 18, 19}},
+      {{12, 4, 15, 15, 5}, 3, -1, 40.0f, {16, 17, 18, 19}},
+      {{12, 4, 19}, 0, -1, 2.0f, {9, 10, 19}},
+      {{4}, 5, -1, 2.0f, {12, 13, 14, 15, 16, 17, 18, 19}},
+      {{12, 4, 1}, 7, -1, 0.5f, {0, 1, 2, 4, 5, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18, 19}},
+  };
+  for (const TranscriptCase& each : cases) {
+    TranscriptionRules rules{.suppressed = {3, 6, 1000},
+                             .suppressed_first = {9, 2},
+                             .end = 9,
+                             .no_timestamps = 11,
+                             .max_initial_timestamp = {}};
+    if (each.max_initial_timestamp >= 0) rules.max_initial_timestamp = each.max_initial_timestamp;
+    std::vector<TokenId> tokens = {10, 8};
+    tokens.insert(tokens.end(), each.outputs.begin(), each.outputs.end());
+    std::vector<float> logits;
+    for (int i = 0; i < 20; ++i)
+      logits.push_back(static_cast<float>((7 * i + 3 * each.k) % 11) / each.divisor);
+    SamplingState(greedy_params(), tokens, 2, &rules).process_logits(logits);
+    std::vector<TokenId> allowed;
+    for (TokenId id = 0; id < 20; ++id)
+      if (logits[static_cast<std::size_t>(id)] != -kInfinity) allowed.push_back(id);
+    BOOST_TEST(allowed == each.allowed, boost::test_tools::per_element());
+  }
+  // A prompt that asks for no timestamps: only what is suppressed.
+  const TranscriptionRules rules{.suppressed = {3},
+                                 .suppressed_first = {9},
+                                 .end = 9,
+                                 .no_timestamps = 11,
+                                 .max_initial_timestamp = {}};
+  std::vector<float> logits(20);
+  SamplingState(greedy_params(), std::vector<TokenId>{10, 11}, 2, &rules).process_logits(logits);
+  for (TokenId id = 0; id < 20; ++id)
+    BOOST_TEST((logits[static_cast<std::size_t>(id)] == -kInfinity) == (id == 3 || id == 9), id);
+}
+
 BOOST_AUTO_TEST_CASE(a_row_gives_the_same_token_whatever_was_sampled_before) {
   constexpr std::size_t kVocabulary = 300;
   std::vector<SamplingState> states;
