@@ -5,6 +5,9 @@
 namespace troupe::lmcache {
 namespace {
 
+/// Of an engine that plans no steps: further chunks are not pinned.
+constexpr std::size_t kMaxOrders = 1000;
+
 ChunkId untagged(PythonInt key) {
   return {key.negative ? 0 - key.magnitude : key.magnitude, {}};
 }
@@ -85,6 +88,7 @@ std::int64_t ChunkBoard::pin(Location location, std::span<const std::int64_t> to
                              Clock::time_point until) {
   const std::vector<Chunk> chunks = hasher_.chunks(tokens, /*partial=*/false);
   const std::lock_guard lock(mutex_);
+  if (orders_.size() >= kMaxOrders) return 0;
   Order order{.location = location, .until = until};
   for (const Chunk& chunk : chunks) {
     const auto found = held(location).find(untagged(chunk.hash));
@@ -109,7 +113,9 @@ std::int64_t ChunkBoard::clear(Location location, Clock::time_point now) {
     chunk = held(location).erase(chunk);
     ++count;
   }
-  orders_.push_back({.kind = Order::Kind::kClear, .location = location});
+  const bool is_ordered = !orders_.empty() && orders_.back().kind == Order::Kind::kClear &&
+                          orders_.back().location == location;
+  if (!is_ordered) orders_.push_back({.kind = Order::Kind::kClear, .location = location});
   return static_cast<std::int64_t>(count * hasher_.chunk_size());
 }
 

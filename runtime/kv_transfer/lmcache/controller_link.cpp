@@ -140,7 +140,11 @@ class ControllerLink::Thread {
       ASSIGN_OR_RETURN(const std::string ip, address_towards(options_.reply_url));
       zmq::context_t context(1);
       context_ = &context;
-      orders_.clear();
+      // The context's end waits for its sockets.
+      struct Closer {
+        Thread& thread;
+        ~Closer() { thread.close(); }
+      } const closer{*this};
       for (ControlledWorker& worker : workers_) {
         worker.ip = ip;
         zmq::socket_t& socket = orders_.emplace_back(context, zmq::socket_type::rep);
@@ -160,21 +164,19 @@ class ControllerLink::Thread {
       sync_.reset();
       wanted_syncs_.clear();
       num_registered_ = 0;
+      register_by_ = Clock::now() + options_.timeout;
       reports_ = zmq::socket_t(context, zmq::socket_type::push);
       open(reports_, options_.pull_url);
       reports_.set(zmq::sockopt::linger, kLingerMs);
       const Result<void> ended = exchange(monitor);
       if (ends_ && is_registered())
         for (const ControlledWorker& worker : workers_) report(controller_deregister(worker));
-      close();
       return ended;
     } catch (const zmq::error_t& error) {
-      close();
       return Error{ErrorCode::kUnavailable, error.what(), {}};
     }
   }
 
-  /// Before their context ends.
   void close() {
     orders_.clear();
     requests_ = {};
@@ -229,6 +231,7 @@ class ControllerLink::Thread {
     Clock::time_point next = Clock::now() + std::chrono::minutes(1);
     for (const Channel* channel : {&requests_, heartbeats_ ? &*heartbeats_ : &requests_})
       if (!channel->waiting.empty()) next = std::min(next, channel->waiting.front().deadline);
+    if (!is_registered()) next = std::min(next, register_by_);
     if (heartbeat_at_) next = std::min(next, *heartbeat_at_);
     if (sync_ && sync_->ask_at) next = std::min(next, *sync_->ask_at);
     return next;
@@ -325,11 +328,13 @@ class ControllerLink::Thread {
 
   Result<void> keep_time() {
     const Clock::time_point now = Clock::now();
+    bool is_late = !is_registered() && register_by_ <= now;
     for (const Channel* channel : {&requests_, heartbeats_ ? &*heartbeats_ : &requests_})
-      if (!channel->waiting.empty() && channel->waiting.front().deadline <= now)
-        return Error{ErrorCode::kTimeout,
-                     "no answer within " + std::to_string(options_.timeout.count()) + " ms",
-                     {}};
+      is_late |= !channel->waiting.empty() && channel->waiting.front().deadline <= now;
+    if (is_late)
+      return Error{ErrorCode::kTimeout,
+                   "no answer within " + std::to_string(options_.timeout.count()) + " ms",
+                   {}};
     if (heartbeat_at_ && *heartbeat_at_ <= now) {
       heartbeat_at_ = now + *options_.heartbeat_time;
       Channel& channel = heartbeats_ ? *heartbeats_ : requests_;
@@ -440,6 +445,7 @@ class ControllerLink::Thread {
   std::string heartbeat_url_;
   std::optional<Clock::time_point> heartbeat_at_;
   std::size_t num_registered_ = 0;
+  Clock::time_point register_by_;
   std::array<std::uint64_t, kLocationNames.size()> numbers_{};  // of the next reports
   std::optional<Sync> sync_;
   std::deque<std::size_t> wanted_syncs_;  // of which workers

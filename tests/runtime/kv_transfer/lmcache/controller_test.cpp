@@ -241,6 +241,13 @@ BOOST_AUTO_TEST_CASE(a_controller_that_is_killed_and_started_again_knows_all_chu
         worker, location, std::vector<ChunkBoard::Change>{{location, true, which}}, number);
   };
   auto controller = std::make_unique<FakeController>(ports[0], ports[1]);
+  {
+    // Where another program has its port, a rank does not register; nobody waits for that.
+    zmq::context_t context(1);
+    zmq::socket_t other(context, zmq::socket_type::rep);
+    other.bind("tcp://127.0.0.1:" + std::to_string(ports[2]));
+    const ControllerLink refused(options, 1, board);
+  }
   std::optional<ControllerLink> link(std::in_place, options, 1, board);
   BOOST_TEST((controller->serve(registered) == controller_register(worker)));
   BOOST_TEST((controller->next_report() == admits(key, Location::kCpu, 0)));
