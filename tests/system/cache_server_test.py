@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 
 from kv_offload_test import HITS, ask, post, transfer
+from prefix_cache_test import clear
 from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, reserve_port, run, wait_until
 
 PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
@@ -254,8 +255,15 @@ class CacheServerTest(unittest.TestCase):
             controller = Controller(ports, log)
             found = ["LocalCPUBackend", 512]
 
-            def sees(layout):
-                return lambda: controller.post("lookup", tokens=tokens)[1]["layout_info"] == layout
+            def sees(layout, prompt=tokens):
+                return lambda: controller.post("lookup", tokens=prompt)[1]["layout_info"] == layout
+
+            def ask_again(prompt):
+                """How many of its tokens are found outside the prefix cache."""
+                before = server.metric(HITS)
+                clear(server, "/admin/cache")
+                post(server, {"prompt": prompt, "max_tokens": 4, "temperature": 0})
+                return server.metric(HITS) - before
 
             def has_all_keys():
                 with open(log.name, encoding="utf-8") as lines:
@@ -269,10 +277,17 @@ class CacheServerTest(unittest.TestCase):
                     self.assertEqual([(each["worker_id"], each["ip"], each["port"]) for each in answer["worker_infos"]],
                                      [(0, "127.0.0.1", settings["lmcache.lmcache_worker_ports"][0])])
                     self.assertEqual(controller.post("health", instance_id="troupe")[1]["error_codes"], {"0": 0})
-                    for verb, location, number in (("pin", found[0], 512), ("clear", found[0], 0), ("clear", "LocalDiskBackend", 0)):
+                    # What is pinned is not cleared; another prompt is.
+                    other = tokens[300:0:-1]
+                    ask_again(other)
+                    wait_until(sees({"troupe": [found[0], 256]}, other), "the other prompt's chunk")
+                    for verb, location, number in (("pin", found[0], 512), ("clear", found[0], 256),
+                                                   ("clear", "LocalDiskBackend", 0)):
                         body = {"tokens": tokens} if verb == "pin" else {}
                         _, answer = controller.post(verb, instance_id="troupe", location=location, **body)
                         self.assertEqual(answer["num_tokens"], number, verb)
+                    wait_until(sees({}, other), "the other prompt to be gone")
+                    self.assertEqual((ask_again(other), ask_again(tokens)), (0, 512))
                     status, answer = controller.post("compress", instance_id="troupe", location=found[0], method="cachegen",
                                                      tokens=tokens)
                     self.assertEqual((status, "not supported" in answer), (500, True), answer)
