@@ -132,7 +132,7 @@ void PeerKVConnector::on_transfer_params(const RequestState& request) {
   const json params = params_of(request);
   known.holds = has_flag(params, "do_remote_decode") && config_.is_producer();
   if (known.holds && has_flag(params, "begin_early") && !request.resumable)
-    known.stream.emplace().next.num_tokens = request.num_prompt_tokens - 1;
+    known.stream = Stream{.next = {.num_tokens = request.num_prompt_tokens - 1}};
   if (!has_flag(params, "do_remote_prefill") || !config_.is_consumer() || request.resumable) return;
   auto wanted = read_source(request);
   if (!wanted.ok()) {

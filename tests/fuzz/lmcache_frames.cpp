@@ -72,8 +72,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (cached.apply(bytes).ok()) (void)cached.prompts(4);
   (void)parse_controller_reply(bytes);
   ChunkBoard board(ChunkHasher(ChunkHashAlgorithm::kBuiltin, {}, 2), /*signed_hashes=*/true);
+  LastClear last_clear;
   if (const auto order = parse_controller_order(bytes); order.ok())
-    (void)answer_controller_order(*order, board, {}, std::chrono::seconds(1));
+    (void)answer_controller_order(*order, 0, board, last_clear, {}, std::chrono::seconds(1));
   std::vector<std::string> frames(4);
   for (std::size_t i = 0; i < frames.size(); ++i)
     frames[i] = bytes.substr(size * i / 4, size * (i + 1) / 4 - size * i / 4);

@@ -205,7 +205,7 @@ class ControllerLink::Thread {
       if (heartbeats_) {
         RETURN_IF_ERROR(take_replies(*heartbeats_));
       }
-      for (zmq::socket_t& socket : orders_) answer(socket);
+      for (std::size_t i = 0; i < orders_.size(); ++i) answer(orders_[i], workers_[i].worker);
       RETURN_IF_ERROR(keep_time());
       if (!is_registered()) {
         static_cast<void>(board_.take_changes());  // all are reported once they are
@@ -418,13 +418,14 @@ class ControllerLink::Thread {
 
   // ---- orders -----------------------------------------------------------------------------------
 
-  void answer(zmq::socket_t& socket) {
+  void answer(zmq::socket_t& socket, std::int32_t rank) {
     zmq::message_t part;
     while (socket.recv(part, zmq::recv_flags::dontwait)) {
       while (part.more()) static_cast<void>(socket.recv(part));
       const auto order = parse_controller_order(part.to_string_view());
       const std::string reply =
-          order.ok() ? answer_controller_order(*order, board_, Clock::now(), options_.pin_time)
+          order.ok() ? answer_controller_order(*order, rank, board_, last_clear_, Clock::now(),
+                                               options_.pin_time)
                      : controller_error(order.error().message);
       static_cast<void>(socket.send(zmq::buffer(reply), zmq::send_flags::dontwait));
     }
@@ -449,6 +450,7 @@ class ControllerLink::Thread {
   std::array<std::uint64_t, kLocationNames.size()> numbers_{};  // of the next reports
   std::optional<Sync> sync_;
   std::deque<std::size_t> wanted_syncs_;  // of which workers
+  LastClear last_clear_;
 
   std::thread thread_;  // last: it uses the others
 };

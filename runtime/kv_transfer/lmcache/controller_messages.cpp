@@ -183,6 +183,8 @@ Result<ControllerOrder> parse_controller_order(std::string_view bytes) {
   read_fields(reader, [&](const std::string& name) {
     if (name == "type") {
       order.type = reader.text();
+    } else if (name == "worker_event_id") {
+      order.event = reader.text();
     } else if (name == "location") {
       order.location = reader.text();
     } else if (name == "tokens" && !reader.nil()) {
@@ -201,7 +203,8 @@ std::string controller_error(const std::string& text) {
   return Message("ErrorMsg", 1).field("error", text).take();
 }
 
-std::string answer_controller_order(const ControllerOrder& order, ChunkBoard& board,
+std::string answer_controller_order(const ControllerOrder& order, std::int32_t rank,
+                                    ChunkBoard& board, LastClear& last_clear,
                                     ChunkBoard::Clock::time_point now,
                                     std::chrono::seconds pin_time) {
   if (order.type == "HealthWorkerMsg")
@@ -213,10 +216,16 @@ std::string answer_controller_order(const ControllerOrder& order, ChunkBoard& bo
   if (!location)
     return controller_error("the location is " + order.location + ", it must be " +
                             kLocationNames[0] + " or " + kLocationNames[1]);
-  return Message(is_pin ? "PinWorkerRetMsg" : "ClearWorkerRetMsg", 1)
-      .field("num_tokens", is_pin ? board.pin(*location, order.tokens, now + pin_time)
-                                  : board.clear(*location, now))
-      .take();
+  if (is_pin)
+    return Message("PinWorkerRetMsg", 1)
+        .field("num_tokens", board.pin(*location, order.tokens, now + pin_time))
+        .take();
+  const std::string prefix = "Worker" + std::to_string(rank);
+  const std::string event =
+      order.event.starts_with(prefix) ? order.event.substr(prefix.size()) : order.event;
+  const std::int64_t num_tokens = board.clear(*location, now);
+  if (event != last_clear.event) last_clear = {event, num_tokens};
+  return Message("ClearWorkerRetMsg", 1).field("num_tokens", last_clear.num_tokens).take();
 }
 
 }  // namespace troupe::lmcache

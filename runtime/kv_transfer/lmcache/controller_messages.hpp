@@ -60,14 +60,22 @@ struct ControllerReply {
 
 /// What it wants of a rank.
 struct ControllerOrder {
-  std::string type;  ///< "ClearWorkerMsg"
+  std::string type;   ///< "ClearWorkerMsg"
+  std::string event;  ///< "Worker<rank><id>", the id is that of all ranks' orders
   std::string location;
   std::vector<std::int64_t> tokens;
 };
 /// Errors: kCorrupt.
 [[nodiscard]] Result<ControllerOrder> parse_controller_order(std::string_view bytes);
-/// Carries it out. What is not offered is answered by an error that names it.
-[[nodiscard]] std::string answer_controller_order(const ControllerOrder& order, ChunkBoard& board,
+/// All ranks are asked to clear, and have one board: the second one finds nothing there any more,
+/// but has to answer as the first.
+struct LastClear {
+  std::string event;
+  std::int64_t num_tokens = 0;
+};
+/// Carries out an order for a rank. What is not offered is answered by an error that names it.
+[[nodiscard]] std::string answer_controller_order(const ControllerOrder& order, std::int32_t rank,
+                                                  ChunkBoard& board, LastClear& last_clear,
                                                   ChunkBoard::Clock::time_point now,
                                                   std::chrono::seconds pin_time);
 [[nodiscard]] std::string controller_error(const std::string& text);

@@ -96,9 +96,12 @@ BOOST_AUTO_TEST_CASE(orders_of_the_controller_are_carried_out) {
   const std::map<std::string, std::string> golden = golden_messages();
   ChunkBoard board = small_board();
   const Clock::time_point now{};
+  LastClear last_clear;
+  const auto carry_out = [&](const ControllerOrder& order, Clock::time_point when) {
+    return answer_controller_order(order, 0, board, last_clear, when, std::chrono::seconds(10));
+  };
   const auto answer = [&](const char* name, Clock::time_point when) {
-    return answer_controller_order(parse_controller_order(golden.at(name)).value(), board, when,
-                                   std::chrono::seconds(10));
+    return carry_out(parse_controller_order(golden.at(name)).value(), when);
   };
   BOOST_TEST((answer("health", now) == golden.at("healthy")));
   BOOST_TEST((answer("check", now) == golden.at("not")));
@@ -119,15 +122,21 @@ BOOST_AUTO_TEST_CASE(orders_of_the_controller_are_carried_out) {
   // What is pinned stays until then.
   BOOST_TEST(board.clear(Location::kDisk, now) == 2);  // the tenant's
   BOOST_TEST((answer("clear", now) == with_tokens("cleared", 2)));
+  // The same order for another rank has the same answer, a new one has not.
+  BOOST_TEST((answer_controller_order({"ClearWorkerMsg", "Worker12e", "LocalCPUBackend", {}}, 12,
+                                      board, last_clear, now, std::chrono::seconds(1)) ==
+              with_tokens("cleared", 2)));
+  BOOST_TEST((carry_out({"ClearWorkerMsg", "Worker0f", "LocalCPUBackend", {}}, now) ==
+              with_tokens("cleared", 0)));
   BOOST_TEST(board.count_leading(keys) == 2u);
   BOOST_TEST(board.clear(Location::kDisk, now + std::chrono::seconds(10)) == 4);
   BOOST_TEST(board.count_leading(keys) == 0u);
   using Kind = ChunkBoard::Order::Kind;
   std::vector<Kind> kinds;
   for (const ChunkBoard::Order& order : board.take_orders()) kinds.push_back(order.kind);
+  // Of several of one kind after the other, the connector needs one.
   BOOST_TEST((kinds == std::vector{Kind::kPin, Kind::kClear, Kind::kClear, Kind::kClear}));
-  BOOST_TEST(answer_controller_order({"PinWorkerMsg", "RemoteBackend", {1}}, board, now,
-                                     std::chrono::seconds(1))
+  BOOST_TEST(carry_out({"PinWorkerMsg", "e", "RemoteBackend", {1}}, now)
                  .find("RemoteBackend, it must be") != std::string::npos);
 }
 
