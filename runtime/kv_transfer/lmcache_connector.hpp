@@ -23,7 +23,8 @@
 
 namespace troupe {
 
-/// Who asks from outside what an engine has; null: nobody. The board is first, as the others use it.
+/// Who asks from outside what an engine has; null: nobody. The board is first, as the others use
+/// it.
 struct LMCacheWatchers {
   std::unique_ptr<lmcache::ChunkBoard> board;
   std::unique_ptr<lmcache::ControllerLink> controller;

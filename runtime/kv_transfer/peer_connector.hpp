@@ -120,7 +120,7 @@ class PeerKVConnectorWorker final : public KVConnectorWorker {
   std::unique_ptr<PeerServer> server_;
   PeerReader reader_;
   PeerPages pages_;
-  Device* device_ = nullptr;  // of the pages
+  Device* device_ = nullptr;                                    // of the pages
   std::map<std::string, std::unique_ptr<PeerLoader>> loaders_;  // by the engine's endpoints
   std::unordered_set<std::uint64_t> loads_;  // numbers of those that came and may come again
   bool reports_endpoint_ = false;            // in this step

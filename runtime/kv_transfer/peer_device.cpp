@@ -37,8 +37,8 @@ class NcclPeerDevice final : public PeerDevice {
   Result<void> meet(const std::string& text, End end, int device, SteadyTime deadline) {
     ncclUniqueId id{};
     if (text.size() != sizeof id.internal)
-      return Error{ErrorCode::kCorrupt, "NCCL's id has " + std::to_string(text.size()) + " bytes",
-                   {}};
+      return Error{
+          ErrorCode::kCorrupt, "NCCL's id has " + std::to_string(text.size()) + " bytes", {}};
     std::memcpy(id.internal, text.data(), text.size());
     device_ = device;
     peer_ = end == End::kServes ? 1 : 0;

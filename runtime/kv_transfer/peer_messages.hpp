@@ -75,7 +75,7 @@ struct PeerRead {
 TROUPE_MESSAGE(PeerRead, key, digest, pieces, num_bytes, shared, wait_ms)
 
 struct PeerData {
-  std::string error;                        ///< no bytes follow; the connection goes on
+  std::string error;  ///< no bytes follow; the connection goes on
   /// XXH3 of the bytes, which follow unless shared. Between devices nothing is checked here.
   std::array<std::uint8_t, 16> checksum{};
   bool pending = false;  ///< some of it is not computed yet: no bytes follow, to be asked again

@@ -8,9 +8,7 @@ namespace {
 /// Of an engine that plans no steps: further chunks are not pinned.
 constexpr std::size_t kMaxOrders = 1000;
 
-ChunkId untagged(PythonInt key) {
-  return {key.negative ? 0 - key.magnitude : key.magnitude, {}};
-}
+ChunkId untagged(PythonInt key) { return {key.negative ? 0 - key.magnitude : key.magnitude, {}}; }
 
 }  // namespace
 

@@ -28,9 +28,9 @@ inline constexpr std::array<const char*, 2> kLocationNames = {"LocalCPUBackend",
 /// nullopt: it is none of these.
 [[nodiscard]] std::optional<Location> parse_location(std::string_view name);
 
-/// Written by the Scheduler's side of the connector, which must not wait, and read by the threads of
-/// sockets. What they order is carried out by the connector before it plans the next step; here it
-/// has happened at once, since nothing is added or removed in between.
+/// Written by the Scheduler's side of the connector, which must not wait, and read by the threads
+/// of sockets. What they order is carried out by the connector before it plans the next step; here
+/// it has happened at once, since nothing is added or removed in between.
 ///
 /// Chunks with tags (of a tenant, of an adapter) are not reported: who asks knows tokens only, and
 /// would be promised what belongs to others.
@@ -77,7 +77,8 @@ class ChunkBoard {
 
   /// How many of these tokens' chunks, from the first one on, are at the location; they stay there
   /// until then. The number of their tokens.
-  std::int64_t pin(Location location, std::span<const std::int64_t> tokens, Clock::time_point until);
+  std::int64_t pin(Location location, std::span<const std::int64_t> tokens,
+                   Clock::time_point until);
   /// All that is not pinned. The number of tokens.
   std::int64_t clear(Location location, Clock::time_point now);
   /// How many of these chunks, from the first one on, are at any location.

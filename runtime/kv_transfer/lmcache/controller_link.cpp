@@ -283,7 +283,8 @@ class ControllerLink::Thread {
     switch (waiting.request) {
       case Request::kRegister:
         if (reply.type != "RegisterRetMsg")
-          return Error{ErrorCode::kCorrupt, "it does not register: " + reply.type + reply.error, {}};
+          return Error{
+              ErrorCode::kCorrupt, "it does not register: " + reply.type + reply.error, {}};
         heartbeat_url_ = reply.heartbeat_url;
         if (++num_registered_ == workers_.size()) return start_reports();
         return {};
@@ -423,10 +424,10 @@ class ControllerLink::Thread {
     while (socket.recv(part, zmq::recv_flags::dontwait)) {
       while (part.more()) static_cast<void>(socket.recv(part));
       const auto order = parse_controller_order(part.to_string_view());
-      const std::string reply =
-          order.ok() ? answer_controller_order(*order, rank, board_, last_clear_, Clock::now(),
-                                               options_.pin_time)
-                     : controller_error(order.error().message);
+      const std::string reply = order.ok()
+                                    ? answer_controller_order(*order, rank, board_, last_clear_,
+                                                              Clock::now(), options_.pin_time)
+                                    : controller_error(order.error().message);
       static_cast<void>(socket.send(zmq::buffer(reply), zmq::send_flags::dontwait));
     }
   }
@@ -459,8 +460,7 @@ Result<void> ControllerLink::check(const ControllerOptions& options, std::int32_
   const auto wrong = [](const std::string& what) {
     return invalid_argument(what, "kv-transfer-config");
   };
-  if (options.instance_id.empty())
-    return wrong("enable_controller needs lmcache_instance_id");
+  if (options.instance_id.empty()) return wrong("enable_controller needs lmcache_instance_id");
   for (const auto& [name, url] : {std::pair("controller_pull_url", options.pull_url),
                                   std::pair("controller_reply_url", options.reply_url)}) {
     const std::size_t colon = url.rfind(':');
@@ -472,8 +472,8 @@ Result<void> ControllerLink::check(const ControllerOptions& options, std::int32_
     if (id >= num_workers)
       return wrong("lmcache_worker_ids has " + std::to_string(id) + ", there are " +
                    std::to_string(num_workers) + " ranks");
-  const std::size_t needed =
-      options.worker_ids.empty() ? static_cast<std::size_t>(num_workers) : options.worker_ids.size();
+  const std::size_t needed = options.worker_ids.empty() ? static_cast<std::size_t>(num_workers)
+                                                        : options.worker_ids.size();
   if (options.worker_ports.size() < needed)
     return wrong("lmcache_worker_ports has " + std::to_string(options.worker_ports.size()) +
                  " ports, there are " + std::to_string(needed) + " ranks that need one");
@@ -483,14 +483,14 @@ Result<void> ControllerLink::check(const ControllerOptions& options, std::int32_
 ControllerLink::ControllerLink(ControllerOptions options, std::int32_t num_workers,
                                ChunkBoard& board) {
   std::vector<ControlledWorker> workers;
-  const std::size_t count =
-      options.worker_ids.empty() ? static_cast<std::size_t>(num_workers) : options.worker_ids.size();
+  const std::size_t count = options.worker_ids.empty() ? static_cast<std::size_t>(num_workers)
+                                                       : options.worker_ids.size();
   for (std::size_t i = 0; i < count; ++i)
-    workers.push_back(
-        {.instance = options.instance_id,
-         .worker = options.worker_ids.empty() ? static_cast<std::int32_t>(i) : options.worker_ids[i],
-         .ip = {},
-         .port = options.worker_ports[i]});
+    workers.push_back({.instance = options.instance_id,
+                       .worker = options.worker_ids.empty() ? static_cast<std::int32_t>(i)
+                                                            : options.worker_ids[i],
+                       .ip = {},
+                       .port = options.worker_ports[i]});
   thread_ = std::make_unique<Thread>(std::move(options), std::move(workers), board);
 }
 

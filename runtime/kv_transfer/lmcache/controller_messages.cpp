@@ -16,7 +16,9 @@ void put_key(Writer& writer, PythonInt key) {
     writer.put(key.magnitude);
 }
 
-const char* name_of(Location location) { return kLocationNames[static_cast<std::size_t>(location)]; }
+const char* name_of(Location location) {
+  return kLocationNames[static_cast<std::size_t>(location)];
+}
 
 /// A message with so many fields besides its type.
 class Message {

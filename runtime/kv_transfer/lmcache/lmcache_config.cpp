@@ -345,10 +345,10 @@ Result<LMCacheConfig> read_lmcache_config(std::span<const std::string> environme
   }
   RETURN_IF_ERROR(apply_environment(config, hashing, environment));
   RETURN_IF_ERROR(apply_extra_config(config, hashing, extra_config));
-  config.rpc_folder = find_variable(environment, "VLLM_RPC_BASE_PATH", value) != nullptr &&
-                              !value.empty()
-                          ? value
-                          : "/tmp/vllm_rpc";
+  config.rpc_folder =
+      find_variable(environment, "VLLM_RPC_BASE_PATH", value) != nullptr && !value.empty()
+          ? value
+          : "/tmp/vllm_rpc";
   if (find_variable(environment, "PYTHONHASHSEED", value) != nullptr && !value.empty() &&
       value != "random")
     hashing.seed = value;

@@ -123,8 +123,8 @@ class LookupServer::Thread {
       if (!socket.recv(part, zmq::recv_flags::dontwait)) return;
       if (frames.size() <= kNumQuestionFrames + 2) frames.push_back(part.to_string());
     } while (part.more());
-    const auto question = std::span<const std::string>(frames).subspan(std::min<std::size_t>(
-        frames.size(), 2));
+    const auto question =
+        std::span<const std::string>(frames).subspan(std::min<std::size_t>(frames.size(), 2));
     const auto reply = answer_lookup(question, board_);
     if (!reply.ok()) return log_warning("lookups", kv("reason", reply.error().message));
     // A ROUTER never waits: it drops what is for a client that is gone.

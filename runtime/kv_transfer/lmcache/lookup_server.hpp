@@ -12,8 +12,8 @@
 namespace troupe::lmcache {
 
 /// The frames of a question: the hashes of a prompt's chunks, their numbers of tokens, an id, and
-/// settings of the request as JSON, each as msgpack. The answer: the tokens of those chunks from the
-/// first one on that are there, 4 bytes big endian. Errors: kCorrupt.
+/// settings of the request as JSON, each as msgpack. The answer: the tokens of those chunks from
+/// the first one on that are there, 4 bytes big endian. Errors: kCorrupt.
 [[nodiscard]] Result<std::string> answer_lookup(std::span<const std::string> frames,
                                                 ChunkBoard& board);
 

@@ -54,17 +54,18 @@ BOOST_AUTO_TEST_CASE(messages_to_the_controller_are_lmcaches_bytes) {
   BOOST_TEST((controller_heartbeat(worker) == golden.at("heartbeat")));
   const PythonInt large{~std::uint64_t{2}, false};
   const PythonInt negative = PythonInt::of(-5);
-  BOOST_TEST((controller_operations(worker, Location::kCpu,
-                                    std::vector<ChunkBoard::Change>{{Location::kCpu, true, large},
-                                                                    {Location::kCpu, false, negative}},
-                                    7) == golden.at("ops")));
+  BOOST_TEST(
+      (controller_operations(worker, Location::kCpu,
+                             std::vector<ChunkBoard::Change>{{Location::kCpu, true, large},
+                                                             {Location::kCpu, false, negative}},
+                             7) == golden.at("ops")));
   std::vector<ChunkBoard::Change> many;
   for (std::int64_t i = 0; i < 20; ++i) many.push_back({Location::kDisk, true, PythonInt::of(i)});
   BOOST_TEST((controller_operations(worker, Location::kDisk, many, 0) == golden.at("ops20")));
   const FullSync sync{.location = Location::kCpu, .id = "s", .num_keys = 2, .num_batches = 1};
   BOOST_TEST((controller_sync_start(worker, sync) == golden.at("start")));
-  BOOST_TEST((controller_sync_batch(worker, sync, 0, std::vector{large, negative}) ==
-              golden.at("batch")));
+  BOOST_TEST(
+      (controller_sync_batch(worker, sync, 0, std::vector{large, negative}) == golden.at("batch")));
   BOOST_TEST((controller_sync_end(worker, sync) == golden.at("end")));
   BOOST_TEST((controller_sync_status(worker, sync) == golden.at("status")));
 }
@@ -124,8 +125,8 @@ BOOST_AUTO_TEST_CASE(orders_of_the_controller_are_carried_out) {
   BOOST_TEST((answer("clear", now) == with_tokens("cleared", 2)));
   // The same order for another rank has the same answer, a new one has not.
   BOOST_TEST((answer_controller_order({"ClearWorkerMsg", "Worker12e", "LocalCPUBackend", {}}, 12,
-                                      board, last_clear, now, std::chrono::seconds(1)) ==
-              with_tokens("cleared", 2)));
+                                      board, last_clear, now,
+                                      std::chrono::seconds(1)) == with_tokens("cleared", 2)));
   BOOST_TEST((carry_out({"ClearWorkerMsg", "Worker0f", "LocalCPUBackend", {}}, now) ==
               with_tokens("cleared", 0)));
   BOOST_TEST(board.count_leading(keys) == 2u);
@@ -246,8 +247,8 @@ BOOST_AUTO_TEST_CASE(a_controller_that_is_killed_and_started_again_knows_all_chu
   };
   BOOST_REQUIRE(ControllerLink::check(options, 1).ok());
   const auto admits = [&](PythonInt which, Location location, std::uint64_t number) {
-    return controller_operations(
-        worker, location, std::vector<ChunkBoard::Change>{{location, true, which}}, number);
+    return controller_operations(worker, location,
+                                 std::vector<ChunkBoard::Change>{{location, true, which}}, number);
   };
   auto controller = std::make_unique<FakeController>(ports[0], ports[1]);
   {
