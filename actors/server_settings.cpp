@@ -311,6 +311,8 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
   defaults.max_model_len = model.max_model_len;
   defaults.vocab_size = model.vocab_size;
   defaults.pooler = model.pooler;
+  defaults.architecture = model.architecture;
+  defaults.takes_images = model.max_item_embeds > 0;
   defaults.hidden_size = model.hidden_size;
   defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
   defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);

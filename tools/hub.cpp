@@ -67,14 +67,19 @@ int pull(Arguments arguments) {
   if (!given->revision.empty()) reference->revision = given->revision;
   const HubSettings settings = hub_settings_of(given->download_dir);
   if (settings.offline)
-    return fail({ErrorCode::kUnavailable, "HF_HUB_OFFLINE is set: nothing is downloaded"});
+    return fail(
+        {ErrorCode::kUnavailable,
+         "HF_HUB_OFFLINE is set: nothing is downloaded; unset it where there is a network"});
   ProgressBar progress("downloading");
   const auto place =
       pull_model(*reference, settings,
                  [&](double fraction, const std::string& what) { progress.show(fraction, what); });
   if (!place.ok()) {
     progress.finish();
-    return fail(place.error());
+    Error error = place.error();
+    if (error.code == ErrorCode::kUnavailable)
+      error.message += "; HF_ENDPOINT names a mirror, https_proxy a proxy";
+    return fail(error);
   }
   progress.complete(reference->text());
   std::printf("%s\n", place->c_str());

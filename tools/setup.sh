@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(g++ cmake ninja-build make pkg-config ccache libcaf-dev libboost-dev libboost-context-dev libboost-test-dev libspdlog-dev
+packages=(g++ cmake ninja-build make mold pkg-config ccache libcaf-dev libboost-dev libboost-context-dev libboost-test-dev libspdlog-dev
   nlohmann-json3-dev libsimdjson-dev libpcre2-dev libutf8proc-dev libicu-dev libssl-dev libxxhash-dev zlib1g-dev
   libbenchmark-dev libsqlite3-dev libcurl4-openssl-dev libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libedit-dev
   libjpeg62-turbo-dev libpng-dev libwebp-dev libtiff-dev libsndfile1-dev libhiredis-dev libyaml-cpp-dev)

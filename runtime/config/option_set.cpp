@@ -45,7 +45,9 @@ Result<double> parse_number(const std::string& text) {
   return number;
 }
 
-Result<bool> parse_flag(const std::string& text) {
+Result<bool> parse_flag(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
   if (text == "false" || text == "0" || text == "no" || text == "off") return false;
   return invalid_argument("expected true or false");
@@ -101,12 +103,26 @@ constexpr std::pair<std::string_view, std::string_view> kLetters[] = {
     {"-c", "--max-model-len"},
     {"-t", "--threads"},
     {"-p", "--port"},
-    {"-q", "--quantization"},
     {"-v", "--log-level debug (the version: troupe version)"},
 };
 /// vLLM's short forms; the list of its options has only the long ones.
 constexpr std::pair<std::string_view, std::string_view> kVllmShortForms[] = {
-    {"-O", "optimization-level"}, {"-cc", "compilation-config"}, {"-ac", "attention-config"}};
+    {"-O", "optimization-level"},
+    {"-cc", "compilation-config"},
+    {"-ac", "attention-config"},
+    {"-dcp", "decode-context-parallel-size"},
+    {"-pcp", "prefill-context-parallel-size"},
+    {"-n", "nnodes"},
+    {"-r", "node-rank"},
+    {"-dpn", "data-parallel-rank"},
+    {"-dpr", "data-parallel-start-rank"},
+    {"-dpl", "data-parallel-size-local"},
+    {"-dpa", "data-parallel-address"},
+    {"-dpp", "data-parallel-rpc-port"},
+    {"-dpb", "data-parallel-backend"},
+    {"-dph", "data-parallel-hybrid-lb"},
+    {"-dpe", "data-parallel-external-lb"},
+};
 
 /// Words joined by spaces, in lines of at most `width` columns except for longer words.
 std::vector<std::string> wrap(std::string_view text, std::size_t width) {
@@ -313,7 +329,7 @@ std::vector<OptionSet::Assignment> OptionSet::parse_environment(
     const std::string name = variable.substr(0, equals);
     const std::string value = variable.substr(equals + 1);
     const auto named = std::ranges::find(options_, name, &Option::variable);
-    if (!name.empty() && named != options_.end())
+    if (!name.empty() && named != options_.end() && !value.empty())  // empty: as if unset
       of_vllm.push_back({&*named, value, OptionSource::kEnvironment, name});
     if (!name.starts_with(prefix)) continue;
     const auto option = std::find(known.begin(), known.end(), name);
@@ -332,6 +348,9 @@ std::vector<OptionSet::Assignment> OptionSet::parse_environment(
     notes_.push_back("environment variables that Kubernetes sets for a Service are ignored: " +
                      join(links, ", ") + " (enableServiceLinks: false disables them)");
   }
+  std::erase_if(of_vllm, [&](const Assignment& each) {
+    return std::ranges::find(assignments, each.option, &Assignment::option) != assignments.end();
+  });
   of_vllm.insert(of_vllm.end(), assignments.begin(), assignments.end());
   return of_vllm;
 }
@@ -373,7 +392,8 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
     }
   }
   // Fields of an object have options of their own: --compilation-config.mode 3.
-  const VllmOption* foreign = find_vllm_option(long_name.substr(0, long_name.find('.')));
+  const VllmOption* foreign = find_vllm_option(long_name);
+  if (foreign == nullptr) foreign = find_vllm_option(long_name.substr(0, long_name.find('.')));
   const bool negated = foreign == nullptr && long_name.starts_with("no-");
   if (negated) foreign = find_vllm_option(std::string_view(long_name).substr(3));
   const bool takes_several = foreign != nullptr && foreign->kind == VllmOption::Kind::kValues;

@@ -85,6 +85,7 @@ void bind_options(OptionSet& set, Options& options) {
            "the checkpoint's own method: as the checkpoint stores them",
            {"auto", "int8", "int4", "gptq", "gptq_marlin", "awq", "awq_marlin",
             "compressed-tensors", "fp8", "gguf"})
+      .alias("-q")
       .add(
           "packed-weights-dir", model.packed_weights_dir,
           "folder that caches weights as packed and quantised for this CPU: later starts and other "
@@ -221,6 +222,7 @@ void bind_options(OptionSet& set, Options& options) {
       .alias("-pp")
       .add("enable-expert-parallel", engine.enable_expert_parallel,
            "each tensor-parallel worker has some of the experts as a whole, not a shard of each")
+      .alias("-ep")
       .add(
           "data-parallel-size", engine.data_parallel_size,
           "number of data-parallel engine replicas, each with the whole model and its own KV cache",
@@ -248,6 +250,7 @@ void bind_options(OptionSet& set, Options& options) {
           "_min_token_prob), draft_model (model, quantization), eagle or eagle3 (model: the head's "
           "folder; quantization) or mtp (of DeepSeek-V3); adaptive: fewer drafts where they do not "
           "come true and where many requests run, true by default")
+      .alias("-sc")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: encoder outputs are loaded from other engines and saved for them; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
@@ -339,6 +342,7 @@ void bind_options(OptionSet& set, Options& options) {
       .add("api-key", server.api_key,
            "API key that clients must send as a bearer token; command lines are visible to other "
            "users of the host, prefer api-key-file")
+      .variable("VLLM_API_KEY")
       .add("api-key-file", server.api_key_file,
            "file with one API key per line, in addition to api-key; optionally followed by its "
            "name in the log, and limits beyond which requests get 429: name=NAME "
@@ -485,9 +489,11 @@ void bind_options(OptionSet& set, Options& options) {
           "allow-runtime-lora-updating", server.allow_runtime_lora_updating,
           "enable /v1/load_lora_adapter and /v1/unload_lora_adapter, where clients name folders on "
           "the server")
+      .variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
       .add("server-dev-mode", server.server_dev_mode,
            "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache, "
            "/reset_mm_cache, /server_info and /collective_rpc; not for production")
+      .variable("VLLM_SERVER_DEV_MODE")
       .add("dev-crash-token", server.dev_crash_token,
            "with server-dev-mode: a worker crashes on any prompt with this token id, to test "
            "recovery; -1: none",
@@ -502,7 +508,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("log-level", options.log.log_level, "lowest level that is logged",
            {"trace", "debug", "info", "warning", "error", "off"})
       .add("log-stats-interval-s", options.log.log_stats_interval_s,
-           "seconds between log lines with statistics; 0: none", 0, 86400);
+           "seconds between log lines with statistics; 0: none", 0, 86400)
+      .variable("VLLM_LOG_STATS_INTERVAL");
 
   TopologyOptions& topology = options.topology;
   set.section("topology")

@@ -1,6 +1,7 @@
 #include "runtime/config/vllm_options.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace troupe {
 namespace {
@@ -20,6 +21,16 @@ constexpr std::string_view kRequestGrammars = "requests set it in structured_out
 constexpr std::string_view kNotOffered = "it is not supported";
 constexpr std::string_view kOwnConfig = "config.json determines it";
 constexpr std::string_view kRunner = "runner decides what the model does";
+constexpr std::string_view kWeights = "weights are in host memory already";
+constexpr std::string_view kLoader = "the format is detected from the files";
+constexpr std::string_view kObserved = "/metrics and traces have what there is";
+constexpr std::string_view kStates = "states are kept in float32 (README, Models)";
+constexpr std::string_view kSpeculation = "--speculative-config sets it";
+constexpr std::string_view kNoCohere = "Cohere's API is not supported";
+constexpr std::string_view kBackends = "auto|xgrammar|guidance|outlines|lm-format-enforcer";
+constexpr std::string_view kBackendObjects =
+    R"({}|{"backend":"auto"}|{"backend":"xgrammar"}|{"backend":"guidance"}|)"
+    R"({"backend":"outlines"}|{"backend":"lm-format-enforcer"})";
 
 constexpr VllmOption kOptions[] = {
     {"trust-remote-code", kFlag, kNoCode},
@@ -39,6 +50,24 @@ constexpr VllmOption kOptions[] = {
     {"all2all-backend", kValue, kKernels},
     {"kernel-config", kValue, kKernels},
     {"enable-flashinfer-autotune", kFlag, kKernels},
+    {"attention-config", kValue, kKernels},
+    {"enable-batch-sharded-sampling", kFlag, kKernels},
+    {"enable-hc-sp", kFlag, kKernels},
+    {"gdn-prefill-backend", kValue, kKernels},
+    {"ir-op-priority", kValue, kKernels},
+    {"jit-monitor-mode", kValue, kKernels},
+    {"jit-monitor-verbose", kFlag, kKernels},
+    {"kda-decode-backend", kValue, kKernels},
+    {"kda-prefill-backend", kValue, kKernels},
+    {"linear-backend", kValue, kKernels},
+    {"mamba-backend", kValue, kKernels},
+    {"mamba-ssu-algorithm", kValue, kKernels},
+    {"sparse-indexer-topk-backend", kValue, kKernels},
+    {"specialize-active-lora", kFlag, kKernels},
+    {"use-fp64-gumbel", kFlag, kKernels},
+    {"enable-cumem-allocator", kFlag, kKernels},
+    {"enable-nccl-comm-suspend", kFlag, kKernels},
+    {"enable-flash-late-interaction", kFlag, kKernels},
     {"disable-custom-all-reduce", kFlag, kKernels},
     {"disable-cascade-attn", kFlag, kKernels},
     {"disable-nccl-for-dp-synchronization", kFlag, kKernels},
@@ -49,9 +78,13 @@ constexpr VllmOption kOptions[] = {
     {"hf-token", kValue, "the environment variable HF_TOKEN sets the token"},
     {"ignore-patterns", kValues, "only the files that are loaded are downloaded"},
     {"use-tqdm-on-load", kFlag, "progress is always shown"},
-    {"load-format", kValue, "the format is detected from the files",
-     "auto|safetensors|fastsafetensors|instanttensor|hf|gguf"},
-    {"safetensors-load-strategy", kValue, "the format is detected from the files"},
+    {"load-format", kValue, kLoader, "auto|safetensors|fastsafetensors|instanttensor|hf|gguf"},
+    {"safetensors-load-strategy", kValue, kLoader},
+    {"safetensors-prefetch-block-size", kValue, kLoader},
+    {"safetensors-prefetch-num-threads", kValue, kLoader},
+    {"model-loader-extra-config", kValue, kLoader},
+    {"pt-load-map-location", kValue, kLoader},
+    {"enable-ep-weight-filter", kFlag, "each worker loads the weights that it needs"},
     {"max-parallel-loading-workers", kValue, "weights are loaded in parallel"},
     {"tokenizer-mode", kValue, "the model folder determines the tokenizer", "auto|hf|fast|slow"},
     {"task", kValue, kRunner, "auto|generate|embed|embedding"},
@@ -64,6 +97,18 @@ constexpr VllmOption kOptions[] = {
     {"max-log-len", kValue, kRequestLog},
     {"disable-log-stats", kFlag, "--log-stats-interval-s 0 turns statistics off"},
     {"uvicorn-log-level", kValue, "--log-level sets the log level"},
+    {"logging-config", kValue, "--log-level sets the log level"},
+    {"log-config-file", kValue, "--log-level sets the log level"},
+    {"log-error-stack", kFlag, kRequestLog},
+    {"aggregate-engine-logging", kFlag, kObserved},
+    {"cudagraph-metrics", kFlag, kObserved},
+    {"enable-layerwise-nvtx-tracing", kFlag, kObserved},
+    {"enable-logging-iteration-details", kFlag, kObserved},
+    {"enable-mfu-metrics", kFlag, kObserved},
+    {"show-hidden-metrics-for-version", kValue, kObserved},
+    {"fail-on-environ-validation", kFlag, "an unknown variable is a warning"},
+    {"additional-config", kValue, kNoCode},
+    {"renderer-num-workers", kValue, "--num-input-processors sets it"},
     {"disable-access-log-for-endpoints", kValue,
      "--disable-uvicorn-access-log applies to all endpoints"},
     {"enable-offline-docs", kFlag, "/docs needs nothing from elsewhere"},
@@ -79,6 +124,32 @@ constexpr VllmOption kOptions[] = {
     {"decode-context-parallel-size", kValue, kNotOffered, "1"},
     {"prefill-context-parallel-size", kValue, kNotOffered, "1"},
     {"enable-dbo", kFlag, kSteps},
+    {"dbo-decode-token-threshold", kValue, kSteps},
+    {"dbo-prefill-token-threshold", kValue, kSteps},
+    {"ubatch-size", kValue, kSteps},
+    {"dp-sync-interval", kValue, kSteps},
+    {"prefill-schedule-interval", kValue, kSteps},
+    {"long-prefill-token-threshold-adaptive", kFlag, kSteps},
+    {"scheduler-reserve-full-isl", kFlag, kSteps},
+    {"kv-sharing-fast-prefill", kFlag, kSteps},
+    {"swa-bounded-replay", kFlag, kSteps},
+    {"use-replayssm", kFlag, kSteps},
+    {"replayssm-buffer-len", kValue, kSteps},
+    {"dcp-comm-backend", kValue, kTopology},
+    {"dcp-kv-cache-interleave-size", kValue, kTopology},
+    {"cp-kv-cache-interleave-size", kValue, kTopology},
+    {"dcp-q-replicate", kFlag, kKernels},
+    {"distributed-timeout-seconds", kValue, "--node-timeout-s sets it"},
+    {"cpu-distributed-timeout-seconds", kValue, "--node-timeout-s sets it"},
+    {"enable-shm-tensor-arena", kFlag, kTopology},
+    {"expert-placement-strategy", kValue, "--enable-expert-parallel places them", "linear"},
+    {"mamba-cache-dtype", kValue, kStates, "auto|float32"},
+    {"mamba-ssm-cache-dtype", kValue, kStates, "auto|float32"},
+    {"mamba-cache-mode", kValue, "--enable-prefix-caching sets it", "none|all|align"},
+    {"mamba-block-size", kValue, "--block-size sets it"},
+    {"prefix-match-unit", kValue, "--block-size sets it"},
+    {"enable-mamba-shared-prefix-checkpoint", kFlag, "--enable-prefix-caching sets it"},
+    {"per-request-spec-decode-metrics", kValue, kNotOffered, "none"},
     {"use-v2-block-manager", kFlag, "there is one KV cache manager"},
     {"disable-hybrid-kv-cache-manager", kFlag, "there is one KV cache manager"},
     {"num-scheduler-steps", kValue, kSteps},
@@ -87,24 +158,37 @@ constexpr VllmOption kOptions[] = {
     {"max-num-partial-prefills", kValue, kSteps},
     {"max-long-partial-prefills", kValue, kSteps},
     {"disable-async-output-proc", kFlag, kSteps},
-    {"num-lookahead-slots", kValue, "--speculative-config sets it"},
+    {"num-lookahead-slots", kValue, kSpeculation},
     {"swap-space", kValue, kNoSwap},
     {"preemption-mode", kValue, kNoSwap},
-    {"cpu-offload-gb", kValue, "weights are in host memory already"},
+    {"cpu-offload-gb", kValue, kWeights},
+    {"cpu-offload-params", kValues, kWeights},
+    {"offload-backend", kValue, kWeights},
+    {"offload-group-size", kValue, kWeights},
+    {"offload-num-in-group", kValue, kWeights},
+    {"offload-params", kValues, kWeights},
+    {"offload-prefetch-step", kValue, kWeights},
+    {"sleep-mode-offload-cudagraph", kFlag, kNoGraphs},
     {"kv-offloading-size", kValue, "--kv-transfer-config sets it"},
     {"kv-offloading-backend", kValue, "--kv-transfer-config sets it"},
     {"mm-encoder-tp-mode", kValue, "each rank encodes whole images", "data|weights"},
     {"disable-mm-preprocessor-cache", kRefused, "--mm-processor-cache-gb 0 does it"},
     {"interleave-mm-strings", kFlag, "the chat template places the images"},
     {"skip-mm-profiling", kFlag, "buffers are sized before the first step"},
+    {"mm-device-do-normalize", kFlag, "images are preprocessed on the host"},
+    {"mm-processor-device", kValue, "images are preprocessed on the host", "auto|cpu"},
+    {"mm-ipc-gpu-memory-gb", kValue, "images are preprocessed on the host"},
+    {"mm-tensor-ipc", kValue, "shared memory within a host"},
     {"language-model-only", kRefused, "--limit-mm-per-prompt '{\"image\": 0}' refuses images"},
     {"trust-request-mm-kwargs", kFlag, "mm_processor_kwargs are checked and may be sent"},
-    {"guided-decoding-backend", kValue, kGrammars},
+    {"guided-decoding-backend", kValue, kGrammars, kBackends},
     {"guided-decoding-disable-fallback", kFlag, kGrammars},
 
     {"guided-decoding-disable-any-whitespace", kRefused, kRequestGrammars},
     {"guided-decoding-disable-additional-properties", kRefused, kRequestGrammars},
-    {"structured-outputs-config", kRefused, kRequestGrammars},
+    {"structured-outputs-config", kValue, kRequestGrammars, kBackendObjects},
+    {"structured-outputs-config.backend", kValue, kGrammars, kBackends},
+    {"structured-outputs-config.reasoning_parser", kRefused, "--reasoning-parser sets it"},
     {"tool-parser-plugin", kRefused, kNoCode},
     {"reasoning-parser-plugin", kRefused, kNoCode},
     {"enable-reasoning", kFlag, "the reasoning parser follows from the chat template"},
@@ -137,7 +221,62 @@ constexpr VllmOption kOptions[] = {
     {"enable-per-request-metrics", kRefused, kNotOffered},
     {"return-tokens-as-token-ids", kRefused, kNotOffered},
     {"max-num-queued-tokens", kRefused, "--max-num-queued-reqs limits the queue"},
-    {"fingerprint-mode", kRefused, kNotOffered},
+    {"fingerprint-mode", kValue, "system_fingerprint is null", "none"},
+    {"fingerprint-value", kRefused, kNotOffered},
+    {"tool-server", kRefused, "requests with built-in tools get 400"},
+    {"io-processor-plugin", kRefused, kNoCode},
+    {"model-class-overrides", kRefused, kNoCode},
+    {"diffusion-config", kRefused, kNotOffered},
+    {"engram-config", kRefused, kNotOffered},
+    {"aux-output-config", kRefused, kNotOffered},
+    {"watermark-config", kRefused, kNotOffered},
+    {"quantization-config", kRefused, "--quantization sets it"},
+    {"custom-histogram-buckets", kRefused, kNotOffered},
+    {"enable-return-routed-experts", kRefused, kNotOffered},
+    {"return-sampling-mask", kRefused, kNotOffered},
+    {"enable-scale-out", kRefused, kNotOffered},
+    {"tokens-only", kRefused, kNotOffered},
+    {"grpc", kRefused, kNotOffered},
+    {"grpc-port", kRefused, kNotOffered},
+    {"enable-trace-replay", kRefused, kNotOffered},
+    {"profiler-config", kRefused, kNotOffered},
+    {"weight-transfer-config", kRefused, kNotOffered},
+    {"sleep-preserve-parameter-names", kRefused, kNotOffered},
+    {"anthropic-disabled-thinking-effort", kRefused, kNotOffered},
+    {"cohere-format", kRefused, kNoCohere},
+    {"cohere-is-reasoning-model", kRefused, kNoCohere},
+    {"spec-method", kRefused, kSpeculation},
+    {"spec-model", kRefused, kSpeculation},
+    {"spec-tokens", kRefused, kSpeculation},
+    {"max-num-active-seqs", kRefused, "--max-num-seqs is the limit"},
+    {"kv-cache-dtype-skip-layers", kRefused, "--kv-cache-dtype applies to all layers"},
+    {"enable-mamba-cache-stochastic-rounding", kRefused, kStates},
+    {"mamba-cache-philox-rounds", kRefused, kStates},
+    {"max-lora-cls-labels", kRefused, kNotOffered},
+    {"enable-mixed-moe-lora-format", kRefused, kNotOffered},
+    {"enable-moe-shared-loras", kRefused, kNotOffered},
+    {"mm-encoder-only", kRefused, "a node with the role encoder does it (troupe topology)"},
+    {"mm-encoder-attn-dtype", kRefused, kNotOffered},
+    {"mm-encoder-fp8-scale-path", kRefused, kNotOffered},
+    {"mm-encoder-fp8-scale-save-path", kRefused, kNotOffered},
+    {"mm-encoder-fp8-scale-save-margin", kRefused, kNotOffered},
+    {"video-pruning-method", kRefused, "videos are not supported"},
+    {"video-pruning-rate", kRefused, "videos are not supported"},
+    {"enable-eplb", kRefused, kNotOffered},
+    {"eplb-config", kRefused, kNotOffered},
+    {"enable-elastic-ep", kRefused, kNotOffered},
+    {"elastic-ep-max-dp-size", kRefused, kNotOffered},
+    {"enable-fault-tolerance", kFlag, "the Supervisor restarts what fails"},
+    {"fault-tolerance-config", kRefused, "the Supervisor restarts what fails"},
+    {"device-ids", kRefused, kTopology},
+    {"device-memory-utilization", kRefused, "--gpu-memory-utilization sets it"},
+    {"numa-bind-cpus", kRefused, kTopology},
+    {"numa-bind-nodes", kRefused, kTopology},
+    {"data-parallel-multi-port-external-lb", kRefused, kTopology},
+    {"data-parallel-supervisor-port", kRefused, kTopology},
+    {"dp-supervisor-probe-failure-threshold", kRefused, kTopology},
+    {"dp-supervisor-probe-interval-s", kRefused, kTopology},
+    {"dp-supervisor-probe-timeout-s", kRefused, kTopology},
     {"uds", kRefused, "only TCP ports are supported (--port)"},
     {"root-path", kRefused, kNotOffered},
     {"collect-detailed-traces", kRefused, "there is one span for a request"},
@@ -166,12 +305,14 @@ const VllmOption* find_vllm_option(std::string_view name) noexcept {
   return found == std::end(kOptions) ? nullptr : found;
 }
 
-bool is_harmless(const VllmOption& option, std::string_view text) noexcept {
+bool is_harmless(const VllmOption& option, std::string_view text) {
+  if (option.values.empty()) return true;
+  std::string given(text);  // of JSON, spaces do not matter
+  std::erase(given, ' ');
   std::string_view rest = option.values;
-  if (rest.empty()) return true;
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find('|'), rest.size());
-    if (rest.substr(0, end) == text) return true;
+    if (rest.substr(0, end) == given) return true;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return false;

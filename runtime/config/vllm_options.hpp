@@ -26,6 +26,6 @@ struct VllmOption {
 /// nullptr: not a vLLM option, or also one of Troupe's.
 [[nodiscard]] const VllmOption* find_vllm_option(std::string_view name) noexcept;
 /// Whether `option` may be ignored with the value `text`.
-[[nodiscard]] bool is_harmless(const VllmOption& option, std::string_view text) noexcept;
+[[nodiscard]] bool is_harmless(const VllmOption& option, std::string_view text);
 
 }  // namespace troupe

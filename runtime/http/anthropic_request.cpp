@@ -65,6 +65,9 @@ constexpr SameField kMessagesSameFields[] = {
     {"ec_transfer_params"},
     {"vllm_xargs"},
     {"thinking_token_budget"},
+    {"mm_payload"},
+    {"return_mm_kwargs"},
+    {"watermarking"},
 };
 constexpr OwnField kMessagesOwnFields[] = {
     {"messages", JsonTypes::kArray, true},        {"system", JsonTypes::kText | JsonTypes::kArray},

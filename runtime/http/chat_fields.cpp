@@ -28,6 +28,28 @@ void read_breakpoint(const JsonFields& marked, CacheBreakpoint place, LastMessag
   last.breakpoints.push_back(place);
 }
 
+/// Calls of a message: results name them by their ids.
+void check_tool_calls(const JsonFields& message) {
+  std::set<std::string> ids;
+  message.each_object("tool_calls", [&](const JsonFields& call) {
+    const std::string id = call.text("id").value_or("");
+    if (!id.empty() && !ids.insert(id).second)
+      call.wrong_value("id", "the ids of a message's calls must differ");
+    const auto function = call.object("function");
+    if (!function) return;
+    function->text("name");
+    switch (function->kind("arguments")) {
+      case JsonKind::kAbsent:
+      case JsonKind::kNull:
+      case JsonKind::kString:
+      case JsonKind::kObject:
+        break;
+      default:
+        function->wrong_form("arguments", "a string of JSON, or an object");
+    }
+  });
+}
+
 void check_messages(const JsonFields& fields, LastMessage& last) {
   fields.require("messages");
   std::int32_t num_messages = 0;
@@ -52,7 +74,7 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
       default:
         message.wrong_form("content", "a string, an array of content parts or null");
     }
-    check_objects(message, "tool_calls");
+    check_tool_calls(message);
   });
   if (count == 0u) fields.wrong_value("messages", "messages must not be empty");
 }

@@ -203,6 +203,7 @@ class ChatGeneration final : public Generation {
     answer.prompt_token_ids = shown_prompt_ids(part);
     if (!part.prompt_logprobs.empty()) answer.prompt_logprobs = &part.prompt_logprobs;
     if (show_prompt_text_) answer.prompt_text = &part.prompt_text;
+    answer.first_token_s = times().first_token_s;
     note_completion();
     return writer_->whole(answer, format());
   }

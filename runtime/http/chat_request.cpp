@@ -79,7 +79,9 @@ ToolChoice read_tool_choice(const JsonFields& fields) {
         const std::optional<JsonFields> candidate = tool.object("function");
         known |= candidate && candidate->text("name") == name;
       });
-      if (!known) return wrong_choice(fields, "tool_choice names a function that is not in tools");
+      if (!known)
+        return wrong_choice(fields, "tool_choice names the function " + name->substr(0, 64) +
+                                        ", which is not in tools");
       return {.mode = ToolMode::kRequired, .function = *name};
     }
     default:
@@ -128,6 +130,16 @@ Result<void> force_calls(const std::string& function, const std::string& tools,
   grammar.texts = {std::move(schema)};
   request.params.structured_outputs = std::move(grammar);
   return {};
+}
+
+/// Lets an answer that is held to a structure be calls instead, which are held to their schemas:
+/// else there would be no place for them. False: the model's format of calls cannot be held.
+Result<bool> allow_calls(const std::string& tools, ChatRequest& request) {
+  const AnswerFormat& answer = request.answer;
+  ASSIGN_OR_RETURN(
+      const auto tag,
+      calls_tag(*answer.tools, tools, {.required = true, .parallel = answer.parallel_tool_calls}));
+  return tag && or_calls(*request.params.structured_outputs, answer.reasoning, *tag);
 }
 
 /// Holds calls that the model decides to make, as far as functions are strict or `level` says.
@@ -182,7 +194,13 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
             .value_or(effort ? *effort != "none" : !answer.reasoning->is_off_by_default);
     if (!is_on) answer.reasoning.reset();
   }
+  read_thinking_budget(fields, defaults, answer.reasoning, request.params);
   const ToolChoice choice = read_tool_choice(fields);
+  if (choice.mode == ToolMode::kAuto && defaults.answers.tools == nullptr)
+    fields.fail(invalid_argument(
+        "tools with tool_choice auto need a format of calls, and this server has none for its "
+        "model (see its options --tool-call-parser and --enable-auto-tool-choice)",
+        "tools"));
   if (!fields.result().ok()) return;
   std::string callable = request.prompt.tools_json;
   if (choice.allowed) {
@@ -204,16 +222,24 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
     if (const auto forced = force_calls(choice.function, callable, request); !forced.ok())
       return fields.fail(forced.error());
   }
+  bool may_call = false;
+  if (choice.mode == ToolMode::kAuto && request.params.structured_outputs) {
+    const auto allowed = allow_calls(callable, request);
+    if (!allowed.ok()) return fields.fail(allowed.error());
+    may_call = allowed.value();
+  }
   if (answer.reasoning && request.params.structured_outputs &&
       !begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning,
-                            /*is_text=*/!is_forced))
-    answer.reasoning.reset();  // the grammar holds from the first token
+                            /*is_text=*/!is_forced && !may_call)) {
+    // The grammar holds from the first token.
+    answer.reasoning.reset();
+    request.params.thinking_budget.reset();
+  }
   // These may begin anywhere, the reasoning included.
-  if (choice.mode == ToolMode::kAuto) {
+  if (choice.mode == ToolMode::kAuto && !may_call) {
     const auto held = hold_begun_calls(defaults.answers.strict_level, callable, request);
     if (!held.ok()) return fields.fail(held.error());
   }
-  read_thinking_budget(fields, defaults, answer.reasoning, request.params);
   if (!request.prompt.tools_json.empty())
     request.prompt.tools_json = shown_tools(request.prompt.tools_json);
   // Markers that are special tokens must be seen.

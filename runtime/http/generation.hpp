@@ -102,6 +102,7 @@ class Generation : public Exchange {
   }
 
   [[nodiscard]] Usage usage() const;
+  [[nodiscard]] const WorkDone& times() const noexcept { return times_; }
   [[nodiscard]] const std::string& kv_transfer_params() const noexcept {
     return kv_transfer_params_;
   }

@@ -66,7 +66,7 @@ class OllamaWriter final : public ChatWriter {
   std::string whole(const ChatAnswer& answer, const ChoiceFormat&) override {
     const ChatChoice& choice = answer.choices.front();
     finish_ = choice.output.finish_reason.value_or(FinishReason::kStop);
-    first_ = now_seconds();
+    first_ = begin_ + answer.first_token_s.value_or(0);
     std::string json;
     append_line_begin(json);
     append_message(json, choice.message);
@@ -165,9 +165,22 @@ const ChatApi kOllamaGenerate = {
 
 namespace {
 
-void append_details(std::string& json) {
-  json += R"("details":{"parent_model":"","format":"safetensors","family":"","families":[],)"
-          R"("parameter_size":"","quantization_level":""})";
+void append_details(std::string& json, const std::string& family) {
+  json += R"("details":{"parent_model":"","format":"safetensors","family":)";
+  append_json_string(json, family);
+  json += ",\"families\":[";
+  append_json_string(json, family);
+  json += R"(],"parameter_size":"","quantization_level":""})";
+}
+
+/// What clients offer their users for a model depends on these.
+std::string capabilities(const ServerDefaults& defaults) {
+  if (defaults.pooler.type != PoolingType::kNone) return R"(["embedding"])";
+  std::string json = R"(["completion")";
+  if (defaults.answers.tools != nullptr) json += ",\"tools\"";
+  if (defaults.answers.reasoning) json += ",\"thinking\"";
+  if (defaults.takes_images) json += ",\"vision\"";
+  return json + ']';
 }
 
 }  // namespace
@@ -183,7 +196,7 @@ Answer answer_ollama_tags(ServiceContext& context, const HttpRequest&, ResponseS
                         append_json_string(out, name);
                       }
                       out += ",\"modified_at\":\"" + now + "\",\"size\":0,\"digest\":\"\",";
-                      append_details(out);
+                      append_details(out, context.config.defaults.architecture);
                       out += '}';
                     });
   sink.respond(json_response(json + '}'));
@@ -202,13 +215,15 @@ Prepared prepare_ollama_show(std::string_view body, const ServerDefaults&) {
     RETURN_IF_ERROR(context.resolve_model(std::string(without_latest(name))));
     const ServerDefaults& defaults = context.config.defaults;
     std::string shown = R"({"license":"","modelfile":"","parameters":"","template":"",)";
-    append_details(shown);
-    shown += R"(,"model_info":{"general.architecture":"model","model.context_length":)";
+    append_details(shown, defaults.architecture);
+    shown += R"(,"model_info":{"general.architecture":)";
+    append_json_string(shown, defaults.architecture);
+    shown += ',';
+    append_json_string(shown, defaults.architecture + ".context_length");
+    shown += ':';
     append_json_integer(shown, defaults.max_model_len);
-    shown += R"(},"capabilities":["completion")";
-    if (defaults.answers.tools != nullptr) shown += ",\"tools\"";
-    if (defaults.answers.reasoning) shown += ",\"thinking\"";
-    sink.respond(json_response(shown + "]}"));
+    shown += "},\"capabilities\":" + capabilities(defaults) + '}';
+    sink.respond(json_response(std::move(shown)));
     return Answer(nullptr);
   };
 }

@@ -65,7 +65,9 @@ struct ServerDefaults {
   SamplingDefaults sampling;
   std::int32_t max_model_len = 0;  ///< tokens
   std::int32_t vocab_size = 0;
-  PoolerConfig pooler;             ///< kNone: the model generates text
+  PoolerConfig pooler;       ///< kNone: the model generates text
+  std::string architecture;  ///< of the model
+  bool takes_images = false;
   std::int32_t hidden_size = 0;    ///< numbers in an embedding
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;

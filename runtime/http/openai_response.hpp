@@ -113,6 +113,7 @@ struct ChatAnswer {
   const std::vector<TokenId>* prompt_token_ids = nullptr;
   const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
   const std::string* prompt_text = nullptr;
+  std::optional<double> first_token_s = std::nullopt;  ///< after the request's arrival
 };
 [[nodiscard]] std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format);
 /// The first event of a choice: its role.

@@ -31,6 +31,7 @@ constexpr std::string_view kRefusedByPooling[] = {
 constexpr std::string_view kTasks[] = {"embed"};
 constexpr std::string_view kClassTasks[] = {"classify"};
 constexpr std::string_view kSides[] = {"left"};
+constexpr std::string_view kPaddings[] = {"do_not_pad"};
 
 void read_dimensions(const JsonFields& fields, const ServerDefaults& defaults,
                      PoolingRequest& request) {
@@ -58,6 +59,7 @@ void read_common(const JsonFields& fields, const ServerDefaults& defaults,
   if (const auto last = fields.integer("truncate_prompt_tokens", kept))
     request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
   fields.choice("truncation_side", kSides);
+  fields.choice("padding", kPaddings);
   if (defaults.pooler.classifies())
     fields.choice("task", kClassTasks);
   else
@@ -154,6 +156,14 @@ std::vector<std::string> read_texts(const JsonFields& fields,
   return texts;
 }
 
+/// Fields for the templates of pairs, which this server does not have.
+void refuse_template_fields(const JsonFields& fields) {
+  if (fields.has("instruction")) fields.fail(unsupported("instruction", "instruction"));
+  const auto kwargs = fields.object("chat_template_kwargs");
+  if (const auto name = kwargs ? kwargs->other_name({}) : std::nullopt)
+    fields.fail(unsupported("chat_template_kwargs", "chat_template_kwargs." + *name));
+}
+
 /// The first of each pair is a query: the only one, or one for each document.
 void add_pairs(const JsonFields& fields, const std::vector<std::string>& queries,
                const std::vector<std::string>& documents, PoolingRequest& request) {
@@ -224,6 +234,7 @@ Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDe
   PoolingRequest request;
   request.api = &kScores;
   read_common(fields, defaults, request);
+  refuse_template_fields(fields);
   request.pooling->normalize = true;
   std::vector<std::string> queries = read_texts(fields, {"queries", "data_1", "text_1"});
   std::vector<std::string> documents =
@@ -249,6 +260,7 @@ Result<PoolingRequest> parse_rerank_request(std::string_view body, const ServerD
   PoolingRequest request;
   request.api = &kRerank;
   read_common(fields, defaults, request);
+  refuse_template_fields(fields);
   request.pooling->normalize = true;
   request.num_queries = 1;
   fields.require("query");

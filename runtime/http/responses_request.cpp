@@ -70,6 +70,10 @@ constexpr SameField kResponseSameFields[] = {
     {"vllm_xargs"},
     {"thinking_token_budget"},
     {"logprob_token_ids"},
+    {"include_reasoning"},
+    {"mm_payload"},
+    {"return_mm_kwargs"},
+    {"watermarking"},
 };
 constexpr OwnField kResponseOwnFields[] = {
     {"input", JsonTypes::kText | JsonTypes::kArray, true},

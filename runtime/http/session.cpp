@@ -40,6 +40,10 @@ std::string_view reason_phrase(int status) noexcept {
       return "Payload Too Large";
     case 415:
       return "Unsupported Media Type";
+    case 422:
+      return "Unprocessable Content";
+    case 429:
+      return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
     case 501:

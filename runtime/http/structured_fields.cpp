@@ -88,7 +88,7 @@ std::vector<StructuredOutputsParams> read_response_format(const JsonFields& fiel
     return {
         made(Kind::kStructuralTag, fields.raw("response_format", JsonKind::kObject).value_or(""))};
   } else if (type != "json_schema") {
-    format->wrong_value("type", "type must be text, json_object or json_schema");
+    format->wrong_value("type", "type must be text, json_object, json_schema or structural_tag");
   } else if (!format->has("json_schema")) {
     fields.fail(invalid_argument(
         "response_format of type json_schema must have the field json_schema", "response_format"));

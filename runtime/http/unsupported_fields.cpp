@@ -12,8 +12,9 @@ struct RefusedField {
 };
 /// Rejected with any value.
 constexpr RefusedField kRefused[] = {
-    {"audio"},          {"functions", "tools"}, {"prediction"},         {"prompt_embeds"},
-    {"structural_tag"}, {"watermarking"},       {"web_search_options"},
+    {"audio"},         {"functions", "tools"},          {"prediction"},
+    {"prompt_embeds"}, {"routed_experts_prompt_start"}, {"structural_tag"},
+    {"watermarking"},  {"web_search_options"},
 };
 
 /// Only false is supported.

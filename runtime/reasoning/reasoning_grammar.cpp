@@ -61,19 +61,42 @@ std::optional<Json> format_of(const StructuredOutputsParams& structure) {
   return json.contains("format") ? json["format"] : triggered_tags(json);
 }
 
+void set_format(StructuredOutputsParams& structure, Json format) {
+  structure.kind = StructuredOutputKind::kStructuralTag;
+  structure.texts = {Json{{"format", std::move(format)}}.dump()};
+}
+
+Json marker(const ReasoningFormat& format, std::string_view text) {
+  Json element = text_element(text);
+  if (format.has_special_tokens) element["special_tokens"] = true;
+  return element;
+}
+
+/// The answer behind the marker that tells texts from calls, if the format has one.
+Json marked_text(const ReasoningFormat& format, Json answer) {
+  if (format.text_begin.empty()) return answer;
+  return {{"type", "sequence"},
+          {"elements", {marker(format, format.text_begin), std::move(answer)}}};
+}
+
 }  // namespace
+
+bool or_calls(StructuredOutputsParams& structure, const std::optional<ReasoningFormat>& reasoning,
+              std::string_view calls) {
+  std::optional<Json> text = format_of(structure);
+  if (!text) return false;
+  if (reasoning) text = marked_text(*reasoning, *std::move(text));
+  Json tag = Json::parse(calls, nullptr, false);
+  set_format(structure,
+             {{"type", "or"}, {"elements", {std::move(tag["format"]), *std::move(text)}}});
+  return true;
+}
 
 bool begin_with_reasoning(StructuredOutputsParams& structure, const ReasoningFormat& format,
                           bool is_text) {
   std::optional<Json> answer = format_of(structure);
   if (!answer) return false;
-  const auto marker = [&](std::string_view text) {
-    Json element = text_element(text);
-    if (format.has_special_tokens) element["special_tokens"] = true;
-    return element;
-  };
-  if (is_text && !format.text_begin.empty())
-    answer = Json{{"type", "sequence"}, {"elements", {marker(format.text_begin), *answer}}};
+  if (is_text) answer = marked_text(format, *std::move(answer));
   Json ends = {std::string(format.end)};
   // A call in the reasoning would end it, and be held by nothing.
   for (const std::string_view end : format.implicit_ends) ends.push_back(std::string(end));
@@ -89,17 +112,16 @@ bool begin_with_reasoning(StructuredOutputsParams& structure, const ReasoningFor
     all = {{"type", "sequence"}, {"elements", {sections, *answer}}};
   } else {
     Json elements = Json::array();
-    if (!format.starts_inside) elements.push_back(marker(format.begin));
+    if (!format.starts_inside) elements.push_back(marker(format, format.begin));
     elements.push_back(reasoning);
-    elements.push_back(marker(format.end));
+    elements.push_back(marker(format, format.end));
     elements.push_back({{"type", "regex"}, {"pattern", "[ \\t\\n\\r]{0,4}"}});
     elements.push_back(*answer);
     all = {{"type", "sequence"}, {"elements", std::move(elements)}};
     // Then the model decides whether it reasons.
     if (!format.starts_inside) all = {{"type", "or"}, {"elements", {*answer, std::move(all)}}};
   }
-  structure.kind = StructuredOutputKind::kStructuralTag;
-  structure.texts = {Json{{"format", std::move(all)}}.dump()};
+  set_format(structure, std::move(all));
   return true;
 }
 

@@ -191,6 +191,7 @@ class Keys(unittest.TestCase):
                     client.completions.create(**short)
                 self.assertEqual(refused.exception.code, "rate_limit_exceeded")
                 self.assertIn("requests-per-minute is 2", refused.exception.message)
+                self.assertEqual(refused.exception.response.reason_phrase, "Too Many Requests")
                 self.assertIn(int(refused.exception.response.headers["Retry-After"]), range(1, 31))
                 status = 200
                 while status == 200:  # the stream has ended too early

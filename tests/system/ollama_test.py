@@ -81,8 +81,10 @@ class Ollama(unittest.TestCase):
     def test_models(self):
         self.assertEqual([model.model for model in self.client.list().models], ["demo"])
         shown = self.client.show("demo:latest")
-        self.assertIn("tools", shown.capabilities)
-        self.assertEqual(shown.modelinfo["model.context_length"], 2048)
+        self.assertEqual(shown.capabilities, ["completion", "tools", "vision"])
+        architecture = shown.modelinfo["general.architecture"]
+        self.assertEqual((architecture, shown.details.family), ("Gemma3ForConditionalGeneration",) * 2)
+        self.assertEqual(shown.modelinfo[f"{architecture}.context_length"], 2048)
 
     def test_what_is_refused_is_named(self):
         for arguments, word in (({"model": "other"}, "other"), ({"messages": []}, "messages"),

@@ -110,11 +110,36 @@ class Tools(unittest.TestCase):
         self.assertEqual((hello.finish_reason, hello.message.tool_calls or []), ("stop", []))
         self.assertTrue(hello.message.content)
 
+    def test_an_answer_held_to_a_schema_may_be_calls(self):
+        schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 40}}, "required": ["text"],
+                  "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+        for strict in (False, True):
+            tools = [{**each, "function": {**each["function"], "strict": strict}} for each in TOOLS]
+            call, = self.chat(tools=tools, response_format=form).choices[0].message.tool_calls
+            self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("get_weather", {"city": "Paris"}))
+            self.assertEqual(self.streamed(tools=tools, response_format=form)[0],
+                             {"content": "", "calls": [[call.function.name, call.function.arguments]], "finish": "tool_calls"})
+            told = self.chat(tools=tools, response_format=form, tool_choice="none", messages=[
+                *QUESTION, {"role": "assistant", "tool_calls": [call.model_dump()]},
+                {"role": "tool", "tool_call_id": call.id, "content": "It is sunny."}]).choices[0]
+            self.assertEqual((told.finish_reason, told.message.tool_calls), ("stop", None))
+            jsonschema.validate(json.loads(told.message.content), schema)
+            for choice in self.chat(tools=tools, response_format=form, temperature=2, n=6, seed=3).choices:
+                if choice.finish_reason == "length":
+                    continue
+                if choice.message.tool_calls:
+                    self.check_calls(choice.message.tool_calls)
+                    self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", None))
+                else:
+                    jsonschema.validate(json.loads(choice.message.content), schema)
+        response = self.client.responses.create(
+            model="demo", input=QUESTION, temperature=0, text={"format": {"type": "json_schema", "name": "s", "schema": schema}},
+            tools=[{"type": "function", **each["function"], "strict": True} for each in TOOLS])
+        self.assertEqual([item.name for item in response.output], ["get_weather"])
+
     def test_strict_functions_need_a_format_that_can_be_held(self):
         tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]
-        with self.assertRaises(openai.BadRequestError) as refused:
-            self.chat(tools=tools, extra_body={"response_format": {"type": "json_object"}})
-        self.assertIn("strict", refused.exception.message)
         with Server("--served-model-name", "demo", "--tool-call-parser", "functiongemma") as server:
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
             with self.assertRaises(openai.BadRequestError) as refused:
@@ -183,7 +208,13 @@ class Tools(unittest.TestCase):
                 ({"tool_choice": "required", "tools": openai.NOT_GIVEN}, "tool_choice"),
                 ({"tool_choice": "required", "tools": [{"type": "function", "function": {
                     "name": "f", "parameters": {"type": "object", "not": {"multipleOf": 2}}}}]}, "tools"),
-                ({"tools": []}, "tools")]:
+                ({"tools": []}, "tools"),
+                ({"messages": [*QUESTION, {"role": "assistant", "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}] * 2}]},
+                 "messages.1.tool_calls.1.id"),
+                ({"messages": [*QUESTION, {"role": "assistant", "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "add", "arguments": 5}}]}]},
+                 "messages.1.tool_calls.0.function.arguments")]:
             with self.subTest(arguments=str(arguments)):
                 with self.assertRaises(openai.BadRequestError) as refused:
                     self.chat(**arguments)

@@ -49,6 +49,18 @@ BOOST_AUTO_TEST_CASE(a_variable_of_vllm_is_below_that_of_the_option) {
   BOOST_TEST(timeout_s({}) == 5);
   BOOST_TEST(timeout_s({"VLLM_IMAGE_FETCH_TIMEOUT=0.5", "VLLM_OTHER=1", "=1"}) == 0.5);
   BOOST_TEST(timeout_s({"TROUPE_IMAGE_FETCH_TIMEOUT_S=7", "VLLM_IMAGE_FETCH_TIMEOUT=2"}) == 7);
+  const auto keys = [](std::vector<std::string> environment) {
+    return Loaded({}, std::move(environment)).options.server.api_key;
+  };
+  const Loaded others({}, {"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
+                           "VLLM_LOG_STATS_INTERVAL=2.5"});
+  BOOST_REQUIRE(others.rest.ok());
+  BOOST_TEST(
+      (others.options.server.server_dev_mode && others.options.log.log_stats_interval_s == 2.5));
+  BOOST_TEST(others.options.server.allow_runtime_lora_updating);
+  BOOST_TEST((keys({"VLLM_API_KEY=k"}) == std::vector<std::string>{"k"}));
+  BOOST_TEST(keys({"VLLM_API_KEY="}).empty());
+  BOOST_TEST((keys({"TROUPE_API_KEY=a", "VLLM_API_KEY=b"}) == std::vector<std::string>{"a"}));
   const Loaded wrong({}, {"VLLM_IMAGE_FETCH_TIMEOUT=0"});
   BOOST_TEST(wrong.rest.error().message ==
              "VLLM_IMAGE_FETCH_TIMEOUT: image-fetch-timeout-s = '0': the smallest value allowed is "
@@ -212,6 +224,34 @@ BOOST_AUTO_TEST_CASE(options_of_vllm_without_a_meaning_here_are_noted_and_others
     for (const OptionSet::Option& own : loaded.set.options())
       BOOST_TEST(own.name != option.name, "both tables have " << option.name);
   }
+}
+
+BOOST_AUTO_TEST_CASE(every_option_of_vllm_is_an_option_is_noted_or_is_refused_with_a_reason) {
+  std::ifstream names(TROUPE_GOLDEN_DIR "/vllm_serve_options.txt");  // of vLLM 0.32
+  std::size_t count = 0;
+  const OptionSet own = Loaded({}).set;
+  for (std::string name; std::getline(names, name); ++count) {
+    const std::string_view bare = std::string_view(name).substr(2);
+    const bool is_own = std::ranges::any_of(
+        own.options(), [&](const OptionSet::Option& option) { return option.name == bare; });
+    BOOST_TEST((is_own || find_vllm_option(bare) != nullptr || bare.starts_with("no-")), name);
+  }
+  BOOST_TEST(count > 300u);
+  for (const char* given : {"-q=int8", "-sc={\"method\":\"ngram\"}", "-ep", "-tp=2"})
+    BOOST_TEST(Loaded({given}).rest.ok(), given);
+  // What is the same here is accepted, what is not is refused.
+  const auto message = [](std::vector<std::string> arguments) {
+    const Loaded loaded(arguments);
+    return loaded.rest.ok() ? loaded.set.notes().at(0) : loaded.rest.error().message;
+  };
+  const std::string option = "--structured-outputs-config";
+  BOOST_TEST(
+      message({option, R"({"backend": "xgrammar"})"}).starts_with(option + " has no effect"));
+  BOOST_TEST(message({option + ".backend", "guidance"}).starts_with(option + ".backend has no"));
+  BOOST_TEST(message({option, R"({"enable_in_reasoning":true})"}).find("is not supported") !=
+             std::string::npos);
+  BOOST_TEST(message({option + ".disable_any_whitespace", "true"}).find("is not supported") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(options_of_vllm_that_take_several_values_take_all_that_follow) {

@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/tool_parsers/tool_format.hpp"
 #include "tests/runtime/http/request_defaults.hpp"
 
 namespace troupe {
@@ -37,13 +38,15 @@ BOOST_AUTO_TEST_CASE(one_fault_is_one_error) {
 }
 
 BOOST_AUTO_TEST_CASE(values_without_effect_are_accepted) {
+  ServerDefaults server = defaults();
+  server.answers.tools = find_tool_format("hermes");
   const auto request = parse_chat_request(
       R"({"messages":[{"role":"user","content":"a"}],"functions":null,"function_call":"none",)"
       R"("modalities":["text"],"store":false,"service_tier":"auto","verbosity":"medium",)"
       R"("metadata":{"a":"b"},"best_of":1,"parallel_tool_calls":true,"include_reasoning":true,)"
       R"("tools":[{"type":"function","function":{"name":"f","strict":false}}],)"
       R"("prompt_cache_key":"k","safety_identifier":"s","user":"u","guided_json":null})",
-      defaults());
+      server);
   BOOST_TEST(request.ok(), (request.ok() ? "" : request.error().message));
 }
 
@@ -277,7 +280,7 @@ constexpr BadField kBadChatFields[] = {
     {R"("tools":[{"function":{"name":"f"}}],"tool_choice":{"allowed_tools":{"mode":"never",)"
      R"("tools":[{"function":{"name":"f"}}]}})",
      "tool_choice", kValue},
-    {R"("tools":[{"function":{"name":"f"}}],"tool_choice":{"allowed_tools":{"mode":"auto",)"
+    {R"("tools":[{"function":{"name":"f"}}],"tool_choice":{"allowed_tools":{"mode":"required",)"
      R"("tools":[{"function":{"name":"g"}}]}})",
      "tool_choice", kValue},
     {R"("add_generation_prompt":1)", "add_generation_prompt", kForm},
@@ -295,7 +298,9 @@ constexpr BadField kBadChatFields[] = {
     {R"("reasoning_effort":1)", "reasoning_effort", kForm},
     {R"("parallel_tool_calls":"no")", "parallel_tool_calls", kForm},
     {R"("media_io_kwargs":[])", "media_io_kwargs", kForm},
-    {R"("tools":[{"function":{"name":"f","strict":true}}])", "tools", kNotOffered},
+    {R"("tools":[{"function":{"name":"f"}}])", "tools", kValue},  // no format of calls
+    {R"("tools":[{"function":{"name":"f"}}],"tool_choice":"auto")", "tools", kValue},
+    {R"("routed_experts_prompt_start":1)", "routed_experts_prompt_start", kNotOffered},
     {R"("tools":[{"type":"custom","custom":{"name":"f"}}])", "tools", kNotOffered},
 };
 

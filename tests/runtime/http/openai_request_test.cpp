@@ -96,8 +96,34 @@ BOOST_AUTO_TEST_CASE(allowed_tools_are_the_only_ones_that_are_called) {
     BOOST_TEST(!request.answer.declarations->has("find"));
   }
   // Where a grammar cannot hold the model to them, the prompt shows no others.
-  server.answers.tools = nullptr;
+  server.answers.tools = find_tool_format("functiongemma");
   BOOST_TEST(parse("auto").prompt.tools_json.find("find") == std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(an_answer_held_to_a_structure_may_be_calls) {
+  ServerDefaults server = defaults();
+  const auto parse = [&](const char* format, const char* strict) {
+    server.answers.tools = find_tool_format(format);
+    return parse_chat_request(
+        R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",)"
+        R"("json_schema":{"name":"s","schema":{"const":5}}},)"
+        R"("tools":[{"type":"function","function":{"name":"find","strict":)" +
+            std::string(strict) + "}}]}",
+        server);
+  };
+  for (const char* strict : {"true", "false"}) {
+    const auto held = parse("hermes", strict);
+    BOOST_REQUIRE(held.ok());
+    const StructuredOutputsParams& structure = *held.value().params.structured_outputs;
+    BOOST_TEST((structure.kind == StructuredOutputKind::kStructuralTag));
+    BOOST_TEST(structure.field == "response_format");
+    BOOST_TEST(structure.texts.front().find("<tool_call>") != std::string::npos);
+    BOOST_TEST(structure.texts.front().find("\"const\":5") != std::string::npos);
+  }
+  // There is no place for calls that cannot be held.
+  BOOST_TEST((parse("functiongemma", "false").value().params.structured_outputs->kind ==
+              StructuredOutputKind::kJsonSchema));
+  BOOST_TEST(parse("functiongemma", "true").error().param == "tools");
 }
 
 BOOST_AUTO_TEST_CASE(every_sampling_field_is_read) {
@@ -219,8 +245,9 @@ BOOST_AUTO_TEST_CASE(echo_with_no_tokens_runs_one_and_returns_the_prompt) {
 BOOST_AUTO_TEST_CASE(a_chat_keeps_its_messages_as_they_were_sent) {
   const ChatRequest request =
       chat(R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2.0}}}],)"
-           R"("documents":[{"t":"d"}],"chat_template_kwargs":{"k":true},"reasoning_effort":"low",)"
-           R"("max_completion_tokens":9,"max_tokens":5,"logprobs":true,"top_logprobs":3)");
+           R"("tool_choice":"none","documents":[{"t":"d"}],"chat_template_kwargs":{"k":true},)"
+           R"("reasoning_effort":"low","max_completion_tokens":9,"max_tokens":5,"logprobs":true,)"
+           R"("top_logprobs":3)");
   BOOST_TEST(request.prompt.messages_json == R"([{"role":"user","content":"hi"}])");
   BOOST_TEST(request.prompt.tools_json ==
              R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2.0}}}])");

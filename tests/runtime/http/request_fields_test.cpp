@@ -135,6 +135,7 @@ constexpr FieldRow kChatRows[] = {
     {"web_search_options", R"({"a":1})", Use::kRefused},
     {"functions", R"([{"name":"f"}])", Use::kRefused},
     {"function_call", R"("auto")", Use::kRefused},
+    {"routed_experts_prompt_start", "1", Use::kRefused},
 };
 constexpr FieldRow kResponsesRows[] = {
     {"input", R"("b")"},
@@ -166,6 +167,10 @@ constexpr FieldRow kResponsesRows[] = {
     {"conversation", R"("c")", Use::kRefused},
     {"enable_response_messages", "true", Use::kRefused},
     {"previous_input_messages", "[1]", Use::kRefused},
+    {"include_reasoning", "false"},
+    {"mm_payload", R"("urls")", Use::kRefused},
+    {"return_mm_kwargs", "true", Use::kRefused},
+    {"watermarking", R"({"a":1})", Use::kRefused},
 };
 constexpr FieldRow kMessagesRows[] = {
     {"messages", R"([{"role":"user","content":"b"}])"},
@@ -185,6 +190,9 @@ constexpr FieldRow kMessagesRows[] = {
     {"chat_template_kwargs", R"({"x":1})"},
     {"mcp_servers", R"([{"name":"s"}])", Use::kRefused},
     {"container", R"("c")", Use::kRefused},
+    {"mm_payload", R"("urls")", Use::kRefused},
+    {"return_mm_kwargs", "true", Use::kRefused},
+    {"watermarking", R"({"a":1})", Use::kRefused},
 };
 constexpr FieldRow kTokenizeRows[] = {
     {"model", R"("m")"},
@@ -218,6 +226,12 @@ constexpr FieldRow kPoolingRows[] = {
     {"late_interaction", "true", Use::kRefused},
     {"max_tokens_per_query", "5", Use::kRefused},
     {"max_tokens_per_doc", "5", Use::kRefused},
+    {"padding", R"("max_length")", Use::kRefused},
+};
+/// Of pairs of texts.
+constexpr FieldRow kPairRows[] = {
+    {"instruction", R"("Find it.")", Use::kRefused},
+    {"chat_template_kwargs", R"({"x":1})", Use::kRefused},
 };
 constexpr FieldRow kEmbeddingRows[] = {
     {"input", R"("b")"},
@@ -439,9 +453,11 @@ BOOST_AUTO_TEST_CASE(each_field_of_other_requests_is_honoured_or_refused_by_name
   constexpr const char* kTexts = R"({"text_1":"a","text_2":"a"})";
   check_rows(read<parse_score_request>, kTexts, kPoolingRows);
   check_rows(read<parse_score_request>, kTexts, kScoreRows);
+  check_rows(read<parse_score_request>, kTexts, kPairRows);
   constexpr const char* kQuery = R"({"query":"a","documents":["a","b"]})";
   check_rows(read<parse_rerank_request>, kQuery, kPoolingRows);
   check_rows(read<parse_rerank_request>, kQuery, kRerankRows);
+  check_rows(read<parse_rerank_request>, kQuery, kPairRows);
   check_rows(read_form, R"({"file":"x"})", kSpeechRows);
 }
 

@@ -60,6 +60,37 @@ BOOST_AUTO_TEST_CASE(calls_do_not_begin_in_the_reasoning) {
   BOOST_TEST(!accepts_bytes(*held, "<tool_call>2</tool_call></think><tool_call>1</tool_call>"));
 }
 
+BOOST_AUTO_TEST_CASE(an_answer_is_of_its_structure_or_calls) {
+  const std::string calls =
+      R"({"format":{"type":"const_string","value":"<call>","special_tokens":true}})";
+  const std::vector<std::string> special{"<call>",      "<|channel|>", "<|start|>", "<|end|>",
+                                         "<|message|>", "[THINK]",     "[/THINK]"};
+  const auto accepts = [&](const std::optional<ReasoningFormat>& reasoning,
+                           const std::string& text) {
+    StructuredOutputsParams what = structure(Kind::kRegex, {"[ab]+"});
+    BOOST_REQUIRE(or_calls(what, reasoning, calls));
+    if (reasoning) BOOST_REQUIRE(begin_with_reasoning(what, *reasoning, /*is_text=*/false));
+    const auto grammar = compile_for_bytes(structured_grammar(what, {}, special));
+    return accepts_bytes(*grammar, with_marks(text, special));
+  };
+  for (const char* answer : {"ab", "<call>"}) BOOST_TEST(accepts(std::nullopt, answer), answer);
+  for (const char* answer : {"", "c", "ab<call>", "<call>a"})
+    BOOST_TEST(!accepts(std::nullopt, answer), answer);
+  const ReasoningFormat& mistral = *find_reasoning_format("mistral");
+  for (const char* answer : {"ab", "[THINK]why?[/THINK]ab", "[THINK]why?[/THINK]<call>", "<call>"})
+    BOOST_TEST(accepts(mistral, answer), answer);
+  // A marker tells texts from calls.
+  const ReasoningFormat& harmony = *find_reasoning_format("openai_gptoss");
+  const std::string analysis = "<|channel|>analysis<|message|>why?<|end|><|start|>assistant";
+  BOOST_TEST(accepts(harmony, analysis + "<|channel|>final<|message|>ab"));
+  BOOST_TEST(accepts(harmony, analysis + "<call>"));
+  BOOST_TEST(!accepts(harmony, analysis + "ab"));
+  BOOST_TEST(!accepts(harmony, analysis + "<|channel|>final<|message|><call>"));
+  StructuredOutputsParams wrong = structure(Kind::kJsonSchema, {"{"});
+  BOOST_TEST(!or_calls(wrong, std::nullopt, calls));
+  BOOST_TEST((wrong.kind == Kind::kJsonSchema));
+}
+
 BOOST_AUTO_TEST_CASE(reasoning_between_special_tokens_is_free_and_what_follows_is_held) {
   const std::vector<std::string> special{"[THINK]",   "[/THINK]", "<|channel|>",
                                          "<|start|>", "<|end|>",  "<|message|>"};
