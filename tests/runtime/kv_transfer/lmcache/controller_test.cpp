@@ -279,7 +279,11 @@ BOOST_AUTO_TEST_CASE(a_controller_that_is_killed_and_started_again_knows_all_chu
   board.evict(Location::kDisk, id_of(PythonInt::of(7)));
   controller = std::make_unique<FakeController>(ports[0], ports[1]);
   BOOST_TEST((controller->serve(registered) == controller_register(worker)));
-  BOOST_TEST((controller->next_report() == admits(key, Location::kCpu, 0)));
+  // It may get what was sent before the end of the connection was noticed: of a worker that is not
+  // registered.
+  std::string report = controller->next_report();
+  if (report.find("evict") != std::string::npos) report = controller->next_report();
+  BOOST_TEST((report == admits(key, Location::kCpu, 0)));
   link.reset();
   BOOST_TEST((controller->next_report() == controller_deregister(worker)));
 }
