@@ -128,7 +128,6 @@ class FileBlockStore final : public BlockStore {
   BatchReader reader_;
 };
 
-/// False: it is no such name.
 /// Whether the path is that of a block in the folder.
 bool parse_block_path(const fs::path& folder, const fs::path& path, StoreKey& key) {
   const std::string name = path.filename().string();
