@@ -78,7 +78,7 @@ constexpr std::uint64_t kAvx512States = 0xe6;
 constexpr std::uint64_t kTileStates = 0x60000;
 
 bool has_bit(unsigned bits, int index) { return ((bits >> index) & 1u) != 0; }
-bool has_avx_vnni() { return has_bit(cpuid(7, 1).eax, 4); }
+[[maybe_unused]] bool has_avx_vnni() { return has_bit(cpuid(7, 1).eax, 4); }
 bool has_avx512_bf16() { return has_bit(cpuid(7, 1).eax, 5); }
 
 /// Whether AVX512_BF16 is faster than f32: on AMD's CPUs it has twice the rate, on Intel's (which

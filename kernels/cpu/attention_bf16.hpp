@@ -27,13 +27,13 @@ static_assert(kLanes == kGroupTokens);
 /// How many tiles can be processed together, limited by the scratch memory.
 inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
 TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
-  return min_of(kTilesAtOnce, kMaxDimsAtOnce / cache.head_dim);
+  return min_of(kTilesAtOnce, kMaxDimsAtOnce / round_up(cache.head_dim, 32));
 }
 
 /// One chunk of one tile of rows in the pipeline.
 struct TileChunk {
   const QueryTile* tile = nullptr;
-  const std::uint16_t* queries;  ///< [head_dim / 32, kQueryTileRows, 32] in bf16
+  const std::uint16_t* queries;  ///< [ceil(head_dim / 32), kQueryTileRows, 32] in bf16
   std::int64_t chunk;
   StagedChunk* staged;
   float (*scores)[kChunkTokens];
@@ -56,7 +56,7 @@ struct Bf16Scratch {
   static constexpr int kNumItems = AttentionUnit::kWorksBesideVectors ? 2 : 1;
   alignas(64) float scores[kNumItems][kQueryTileRows][kChunkTokens];
   alignas(64) std::uint16_t weights[kNumItems][kQueryTileRows * kChunkTokens];
-  /// [tile, head_dim / 32, kQueryTileRows, 32] in bf16.
+  /// [tile, ceil(head_dim / 32), kQueryTileRows, 32] in bf16, zeros behind a head.
   alignas(64) std::uint16_t queries[kQueryTileRows * kMaxDimsAtOnce];
   /// Staged keys of one chunk, where they cannot be read in place: [group, head_dim / 2, 16, 2] in
   /// bf16.
@@ -169,7 +169,7 @@ class Bf16Attention {
   };
 
   [[nodiscard]] std::uint16_t* queries_of(std::int64_t t) const {
-    return scratch_.queries + t * kQueryTileRows * head_dim_;
+    return scratch_.queries + t * kQueryTileRows * round_up(head_dim_, 32);
   }
   [[nodiscard]] SoftmaxState total_of(std::int64_t t) const {
     return {scratch_.max + t * kQueryTileRows, scratch_.sum + t * kQueryTileRows,
@@ -223,7 +223,8 @@ class Bf16Attention {
   void round_queries(const QueryTile& tile, std::uint16_t* queries) const {
     for (std::int64_t row = 0; row < tile.num_rows; ++row) {
       for (std::int64_t d = 0; d < head_dim_; d += 32)
-        round_to_bf16(tile.q[row] + d, 32, 32, queries + (d * kQueryTileRows + row * 32));
+        round_to_bf16(tile.q[row] + d, min_of(32, head_dim_ - d), 32,
+                      queries + (d * kQueryTileRows + row * 32));
     }
   }
 
@@ -358,9 +359,9 @@ class Bf16Attention {
   template <class Beside>
   void add_values(const TileChunk& item, int first_row, int num_rows, std::int64_t first,
                   std::int64_t last, Values where, Beside& beside) {
-    const std::int64_t num_cols =
-        where == Values::kInSlices ? 32 : AttentionUnit::value_cols(num_rows, head_dim_);
+    std::int64_t num_cols = 0;
     for (std::int64_t d = 0; d < head_dim_; d += num_cols) {
+      num_cols = AttentionUnit::value_cols(num_rows, head_dim_ - d, where == Values::kInSlices);
       const auto values_of = [&](std::int64_t pair) {
         if (where == Values::kInPages) return stager_.values_in_pages(*item.staged, pair, d);
         if (where == Values::kStaged) return stager_.staged_values(*item.staged, pair, d);

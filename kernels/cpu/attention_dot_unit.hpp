@@ -15,16 +15,18 @@ class AttentionUnit {
   /// Whether values are read in place, if pairs are adjacent there.
   static constexpr bool kReadsPages = true;
 
-  /// How many elements of values are processed at once: for few rows many, which are adjacent.
-  static std::int64_t value_cols(int num_rows, std::int64_t head_dim) {
-    if (num_rows <= 2 && head_dim % 128 == 0) return 128;
-    if (num_rows <= 4 && head_dim % 64 == 0) return 64;
-    return 32;
+  /// How many of the `rest` elements of values that are left are processed at once: for few rows
+  /// many, which are adjacent. A slice holds 32 at most.
+  static std::int64_t value_cols(int num_rows, std::int64_t rest, bool in_slices) {
+    if (in_slices) return min_of(32, rest);
+    if (num_rows <= 2 && rest % 128 == 0) return 128;
+    if (num_rows <= 4 && rest % 64 == 0) return 64;
+    return rest <= 48 ? rest : 32;
   }
 
   /// scores[r * kChunkTokens + (0 ... 16 kGroups - 1)] = query r times the keys of kGroups groups.
-  /// queries: [head_dim / 32, kQueryTileRows, 32]; keys: their pairs of elements are `stride` bytes
-  /// apart.
+  /// queries: [ceil(head_dim / 32), kQueryTileRows, 32]; keys: their pairs of elements are `stride`
+  /// bytes apart.
   template <int kGroups, class Beside>
   void score(int num_rows, std::int64_t head_dim, const std::uint16_t* queries,
              const std::byte* const (&keys)[2], std::int64_t stride, float* scores, Beside&) {
@@ -35,7 +37,8 @@ class AttentionUnit {
             const std::byte* from[kGroups];
             TROUPE_UNROLL
             for (int g = 0; g < kGroups; ++g) from[g] = keys[g] + d / 2 * stride;
-            sums.template add<16>(queries + d * kQueryTileRows + first * 32, from, stride);
+            sums.add(min_of(16, (head_dim - d) / 2), queries + d * kQueryTileRows + first * 32,
+                     from, stride);
           }
           sums.store(scores + first * kChunkTokens, kChunkTokens);
         });
@@ -53,39 +56,67 @@ class AttentionUnit {
     if (num_cols == 64)
       return add_values_of<4, 4>(num_rows, first_pair, end_pair, weights, values_of, out,
                                  out_stride);
-    add_values_of<kFewRows, 2>(num_rows, first_pair, end_pair, weights, values_of, out, out_stride);
+    const auto add = [&](auto cols) {
+      using Of = decltype(cols);
+      add_values_of<Of::kVectors == 3 ? 6 : kFewRows, Of::kVectors, Of::kHasHalf>(
+          num_rows, first_pair, end_pair, weights, values_of, out, out_stride);
+    };
+    if (num_cols == 32) return add(Cols<32>{});
+    if (num_cols == 40) return add(Cols<40>{});
+    if (num_cols == 48) return add(Cols<48>{});
+    if (num_cols == 24) return add(Cols<24>{});
+    if (num_cols == 16) return add(Cols<16>{});
+    add(Cols<8>{});
   }
 
  private:
-  /// A block of rows and vectors in registers.
-  template <int kRows, int kVectors>
+  /// So many columns as vectors, the last of which may be half of one.
+  template <int kNumCols>
+  struct Cols {
+    static constexpr int kVectors = (kNumCols + 15) / 16;
+    static constexpr bool kHasHalf = kNumCols % 16 != 0;
+  };
+
+  /// A block of rows and vectors in registers; with kHasHalf the last vector is half of one.
+  template <int kRows, int kVectors, bool kHasHalf = false>
   struct Sums {
-    __m512 sums[kRows][kVectors];
+    static constexpr int kWhole = kVectors - (kHasHalf ? 1 : 0);
+    __m512 sums[kRows][kWhole > 0 ? kWhole : 1];
+    __m256 halves[kRows];
 
     TROUPE_INLINE Sums() {
       TROUPE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         TROUPE_UNROLL
-        for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
+        for (int v = 0; v < kWhole; ++v) sums[r][v] = _mm512_setzero_ps();
+        halves[r] = _mm256_setzero_ps();
       }
     }
-    /// kPairs pairs of row r, at x + 32 r, times those of each vector, `stride` bytes apart.
-    template <int kPairs>
-    TROUPE_INLINE void add(const std::uint16_t* x, const std::byte* const (&vectors)[kVectors],
-                           std::int64_t stride) {
-      for (std::int64_t p = 0; p < kPairs; ++p) {
+    /// num_pairs pairs of row r, at x + 32 r, times those of each vector, `stride` bytes apart.
+    TROUPE_INLINE void add(std::int64_t num_pairs, const std::uint16_t* x,
+                           const std::byte* const (&vectors)[kVectors], std::int64_t stride) {
+      for (std::int64_t p = 0; p < num_pairs; ++p) {
         __m512bh factors[kVectors];
         TROUPE_UNROLL
-        for (int v = 0; v < kVectors; ++v)
+        for (int v = 0; v < kWhole; ++v)
           factors[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(vectors[v] + p * stride));
+        __m256bh half_factors;
+        if constexpr (kHasHalf) {
+          half_factors = reinterpret_cast<__m256bh>(
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vectors[kWhole] + p * stride)));
+        }
         TROUPE_UNROLL
         for (int r = 0; r < kRows; ++r) {
           int bits;
           std::memcpy(&bits, x + r * 32 + p * 2, sizeof bits);
-          const __m512bh pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+          const __m512i pair = _mm512_set1_epi32(bits);
           TROUPE_UNROLL
-          for (int v = 0; v < kVectors; ++v)
-            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], pair, factors[v]);
+          for (int v = 0; v < kWhole; ++v)
+            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], reinterpret_cast<__m512bh>(pair), factors[v]);
+          if constexpr (kHasHalf) {
+            halves[r] = _mm256_dpbf16_ps(
+                halves[r], reinterpret_cast<__m256bh>(_mm512_castsi512_si256(pair)), half_factors);
+          }
         }
       }
     }
@@ -93,8 +124,9 @@ class AttentionUnit {
       TROUPE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         TROUPE_UNROLL
-        for (int v = 0; v < kVectors; ++v)
+        for (int v = 0; v < kWhole; ++v)
           _mm512_storeu_ps(to + r * row_stride + v * kLanes, sums[r][v]);
+        if constexpr (kHasHalf) _mm256_storeu_ps(to + r * row_stride + kWhole * kLanes, halves[r]);
       }
     }
   };
@@ -109,13 +141,13 @@ class AttentionUnit {
     }
   }
 
-  template <int kMaxRows, int kVectors, class ValuesOf>
+  template <int kMaxRows, int kVectors, bool kHasHalf = false, class ValuesOf>
   static void add_values_of(int num_rows, std::int64_t first_pair, std::int64_t end_pair,
                             const std::uint16_t* weights, const ValuesOf& values_of, float* out,
                             std::int64_t out_stride) {
     in_blocks<kMaxRows>(
         num_rows, [&](int first, auto rows) __attribute__((always_inline)) {
-          Sums<decltype(rows)::value, kVectors> sums;
+          Sums<decltype(rows)::value, kVectors, kHasHalf> sums;
           for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
             const GroupValues values = values_of(pair);
             const std::uint16_t* x = weights + (pair * kQueryTileRows + first) * kPairTokens;
@@ -125,7 +157,7 @@ class AttentionUnit {
               const std::byte* from[kVectors];
               TROUPE_UNROLL
               for (int v = 0; v < kVectors; ++v) from[v] = values.groups[g] + v * values.col_stride;
-              sums.template add<kGroupTokens / 2>(x, from, values.row_stride);
+              sums.add(kGroupTokens / 2, x, from, values.row_stride);
             }
           }
           sums.store(out + first * out_stride, out_stride);

@@ -65,7 +65,8 @@ struct StagedChunk {
   const std::byte* page_keys[kChunkGroups];
   const std::byte* page_values[kChunkGroups];
   ChunkScales scales;
-  /// [kChunkPairs, head_dim / 16, 16 pairs of tokens, 16, 2] in bf16: tile after tile.
+  /// [kChunkPairs, head_dim / 16, 16 pairs of tokens, 16, 2] in bf16: tile after tile, an even
+  /// number of them.
   alignas(64) std::byte values[kChunkTokens * kMaxHeadDim * 2];
 };
 
@@ -83,6 +84,7 @@ class ChunkStager {
               std::byte* staged_keys)
       : cache_(cache),
         head_dim_(cache.head_dim),
+        padded_dim_(round_up(cache.head_dim, 32)),
         is_paired_(has_paired_pages(cache)),
         first_tile_(tiles[0]),
         last_tile_(tiles[num_tiles - 1]),
@@ -137,7 +139,7 @@ class ChunkStager {
   /// As above for those staged by stage_values.
   [[nodiscard]] TROUPE_INLINE GroupValues staged_values(const StagedChunk& staged,
                                                         std::int64_t pair, std::int64_t d) const {
-    return in_tiles(staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
+    return in_tiles(staged.values + (pair * padded_dim_ + d) * kPairTokens * 2);
   }
   /// For two or more tiles.
   [[nodiscard]] TROUPE_INLINE static GroupValues in_tiles(const std::byte* tiles) {
@@ -158,12 +160,13 @@ class ChunkStager {
     staged.values_staged |= 1u << pair;
     for (std::int64_t d = 0; d < head_dim_; d += 32) {
       stage_slice(staged, pair, d, staged.first, staged.last, false,
-                  staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
+                  staged.values + (pair * padded_dim_ + d) * kPairTokens * 2);
     }
   }
 
-  /// Stages elements d ... d + 31 of the values of a pair of groups, as two tiles; zero for tokens
-  /// outside of [first, last], with `exactly` also in a group that is partly inside.
+  /// Stages elements d ... d + 31 of the values of a pair of groups, as two tiles; zero where a
+  /// head has less, and for tokens outside of [first, last], with `exactly` also in a group that is
+  /// partly inside.
   void stage_slice(const StagedChunk& staged, std::int64_t pair, std::int64_t d, std::int64_t first,
                    std::int64_t last, bool exactly, std::byte* to) const {
     for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group, to += kTileBytes / 2) {
@@ -171,7 +174,7 @@ class ChunkStager {
       const std::int64_t end = begin + kGroupTokens;
       const bool is_seen = begin <= last && end > first;
       const bool is_all = begin >= first && end <= last + 1;
-      if (is_paired_ && is_seen && (is_all || !exactly)) {
+      if (is_paired_ && is_seen && (is_all || !exactly) && d + 32 <= head_dim_) {
         const std::byte* values = staged.page_values[group] + d * 2 * kNumberBytes;
         TROUPE_UNROLL
         for (std::int64_t row = 0; row < kGroupTokens / 2; ++row) {
@@ -187,7 +190,7 @@ class ChunkStager {
       for_each_token(staged.start, group, first, last, [&](std::int64_t i, std::int64_t position) {
         const std::byte* values = values_at(position);
         const std::int64_t t = position % cache_.block_size;
-        for (std::int64_t e = 0; e < 32; ++e) {
+        for (std::int64_t e = 0; e < min_of(32, head_dim_ - d); ++e) {
           stage_number(values, value_number(cache_, t, d + e),
                        to + e / 16 * kTileBytes + i / 2 * 64 + (e % 16 * 2 + i % 2) * 2);
         }
@@ -270,19 +273,27 @@ class ChunkStager {
                    });
   }
 
-  /// Pre: count is a multiple of 32.
+  /// Pre: count is a multiple of 8.
   static bool has_broken_number(const std::byte* halves, std::int64_t count) {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     __mmask32 broken = 0;
-    for (std::int64_t i = 0; i < count * 2; i += 64) {
+    std::int64_t i = 0;
+    for (; i + 64 <= count * 2; i += 64) {
       const __m512i exponents = _mm512_and_si512(_mm512_loadu_si512(halves + i), exponent);
       broken |= _mm512_cmpeq_epi16_mask(exponents, exponent);
+    }
+    for (; i < count * 2; i += 16) {
+      const __m128i of_eight = _mm512_castsi512_si128(exponent);
+      const __m128i exponents =
+          _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i)), of_eight);
+      broken |= _mm_cmpeq_epi16_mask(exponents, of_eight);
     }
     return broken != 0;
   }
 
   const KvCacheView& cache_;
   const std::int64_t head_dim_;
+  const std::int64_t padded_dim_;
   const bool is_paired_;
   const QueryTile& first_tile_;
   const QueryTile& last_tile_;

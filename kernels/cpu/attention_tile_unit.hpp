@@ -17,7 +17,7 @@ class AttentionUnit {
   /// Rows of values must be adjacent.
   static constexpr bool kReadsPages = false;
 
-  static std::int64_t value_cols(int, std::int64_t) { return 32; }
+  static std::int64_t value_cols(int, std::int64_t, bool) { return 32; }
 
   /// scores[r * kChunkTokens + (0 ... 16 kGroups - 1)] = query r times the keys of kGroups groups.
   /// queries: [head_dim / 32, kQueryTileRows, 32]; keys: their pairs of elements are `stride` bytes

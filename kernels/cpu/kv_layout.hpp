@@ -19,11 +19,19 @@
 
 namespace troupe::TROUPE_ISA {
 
+/// Heads of bf16 that a bf16 unit takes have a multiple of so many elements; those of 8 bits of 32.
+#if defined(TROUPE_BF16_TILES)
+inline constexpr std::int64_t kUnitElements = 32;
+#else
+inline constexpr std::int64_t kUnitElements = 8;
+#endif
+
 /// Whether a bf16 unit does the attention to this cache.
 TROUPE_INLINE bool attends_in_bf16([[maybe_unused]] const KvCacheView& cache) {
 #if defined(TROUPE_BF16_UNIT)
-  return (cache.type == ElementType::kBF16 || scale_bytes(cache.type) != 0) &&
-         cache.head_dim % 32 == 0 && cache.latent_dim == 0;
+  if (cache.latent_dim != 0) return false;
+  if (cache.type == ElementType::kBF16) return cache.head_dim % kUnitElements == 0;
+  return scale_bytes(cache.type) != 0 && cache.head_dim % 32 == 0;
 #else
   return false;
 #endif

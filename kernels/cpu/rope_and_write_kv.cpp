@@ -140,19 +140,25 @@ TROUPE_INLINE void spread(const std::byte* from, std::int64_t count, std::byte* 
   for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * stride, from + i * kBytes, kBytes);
 }
 
-/// Writes a value of 32 n numbers to every second position of a page of pairs.
+/// Writes a value of 8 n numbers, of 32 n in 8 bits, to every second position of a page of pairs.
 template <std::int64_t kBytes>
 TROUPE_INLINE void spread_values([[maybe_unused]] const std::byte* from,
                                  [[maybe_unused]] std::int64_t count,
                                  [[maybe_unused]] std::byte* to) {
 #if defined(TROUPE_BF16_UNIT)
-  for (std::int64_t i = 0; i < count * kBytes; i += 32) {
+  std::int64_t i = 0;
+  for (; i + 32 <= count * kBytes; i += 32) {
     const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     if constexpr (kBytes == 2) {
       _mm512_mask_storeu_epi16(to + 2 * i, 0x55555555, _mm512_cvtepu16_epi32(numbers));
     } else {
       _mm512_mask_storeu_epi8(to + 2 * i, 0x5555555555555555, _mm512_cvtepu8_epi16(numbers));
     }
+  }
+  if constexpr (kBytes == 2) {
+    if (i == count * kBytes) return;
+    const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_mask_storeu_epi16(to + 2 * i, 0x5555, _mm256_cvtepu16_epi32(numbers));
   }
 #endif
 }

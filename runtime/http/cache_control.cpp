@@ -10,9 +10,9 @@ Result<double> parse_cache_control(std::string_view type, std::string_view ttl,
         where + ".type");
   if (ttl.empty() || ttl == "5m") return 300.0;
   if (ttl == "1h") return 3600.0;
+  const std::string field = where.empty() ? "ttl" : where + ".ttl";
   return invalid_argument(
-      where + ".ttl: must be 5m or 1h, not '" + std::string(ttl.substr(0, 64)) + "'",
-      where + ".ttl");
+      field + ": must be 5m or 1h, not '" + std::string(ttl.substr(0, 64)) + "'", field);
 }
 
 std::optional<double> read_cache_control(const JsonFields& marked) {

@@ -15,7 +15,7 @@ namespace troupe {
 inline constexpr std::size_t kMaxCacheBreakpoints = 4;
 
 /// Seconds. `ttl` empty: that of a request which says none. Errors: kInvalidArgument, naming
-/// `where`.
+/// the member and `where` it is (empty: in the request itself).
 [[nodiscard]] Result<double> parse_cache_control(std::string_view type, std::string_view ttl,
                                                  const std::string& where);
 /// Seconds of the member cache_control; none: there is none, or `marked` has failed.

@@ -135,7 +135,7 @@ Result<WarmRequest> parse_warm_request(std::string_view body, PromptVerb verb,
   if (verb == PromptVerb::kWarm) request.source = parse_warm_source(fields);
   if (verb == PromptVerb::kPin) {
     const std::string ttl = fields.text("ttl").value_or("5m");
-    if (const auto ttl_s = parse_cache_control("ephemeral", ttl, "pin"); !ttl_s.ok())
+    if (const auto ttl_s = parse_cache_control("ephemeral", ttl, ""); !ttl_s.ok())
       fields.fail(ttl_s.error());
     request.cache_control = {{"type", "ephemeral"}, {"ttl", ttl}};
   }

@@ -37,8 +37,9 @@ class BlockStore {
 /// In the memory of this process.
 [[nodiscard]] std::unique_ptr<BlockStore> make_memory_block_store();
 
-/// One file per block, <folder>/<two digits of the hash>/<hash>_g<group>.kv. The folder may be
-/// shared with other processes.
+/// One file per block, <folder>/<three digits of the hash>/<the next two>_g<group>/<hash>.bin, as
+/// vLLM's; behind a header that describes it, unlike vLLM's. The folder may be shared with other
+/// processes.
 [[nodiscard]] std::unique_ptr<BlockStore> make_file_block_store(std::string folder);
 /// Makes a folder that a connector's configuration names, and those above it. Errors: kIo.
 [[nodiscard]] Result<void> make_store_folder(const std::string& folder);

@@ -48,6 +48,17 @@ Result<void> check_fillable(const KVCacheConfig& cache) {
   return {};
 }
 
+/// A number of 16 bits (IEEE 754), rounded to nearest even; what is too large is the largest one.
+std::uint16_t half_bits(float number) {
+  const double magnitude = std::min(std::abs(static_cast<double>(number)), 65504.0);
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);
+  exponent = magnitude == 0 ? -13 : std::max(exponent, -13);  // subnormal numbers below
+  const double bits =
+      std::nearbyint(std::ldexp(magnitude, 11 - exponent)) + 1024.0 * (exponent + 13);
+  return static_cast<std::uint16_t>(static_cast<int>(bits) | (number < 0 ? 0x8000 : 0));
+}
+
 class DecodeBenchConnector final : public KVConnector {
  public:
   explicit DecodeBenchConnector(std::size_t num_groups) : num_groups_(num_groups) {}
@@ -121,8 +132,8 @@ class DecodeBenchConnectorWorker final : public KVConnectorWorker {
       const auto bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(number) >> 16);
       std::memcpy(to, &bits, sizeof bits);
     } else {
-      const auto half = static_cast<_Float16>(number);
-      std::memcpy(to, &half, sizeof half);
+      const std::uint16_t bits = half_bits(number);
+      std::memcpy(to, &bits, sizeof bits);
     }
   }
   /// Normally distributed (Box and Muller).

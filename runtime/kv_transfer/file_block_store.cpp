@@ -20,8 +20,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kHashDigits = 2 * sizeof(BlockHash);
-constexpr std::string_view kSuffix = ".kv";
+constexpr std::string_view kSuffix = ".bin";
 constexpr std::string_view kGroupMark = "_g";
+constexpr int kBlockDepth = 2;  ///< in the folder
+
+fs::path block_path(const fs::path& folder, const StoreKey& key) {
+  const std::string hash = to_hex(key.hash.bytes);
+  return folder / hash.substr(0, 3) /
+         (hash.substr(3, 2) + std::string(kGroupMark) + std::to_string(key.group)) /
+         (hash + std::string(kSuffix));
+}
 
 Error file_error(const std::string& what, const fs::path& path) {
   return {errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
@@ -79,11 +87,7 @@ class FileBlockStore final : public BlockStore {
   std::string place_of(const StoreKey& key) const override { return path_of(key).string(); }
 
  private:
-  [[nodiscard]] fs::path path_of(const StoreKey& key) const {
-    const std::string hash = to_hex(key.hash.bytes);
-    return folder_ / hash.substr(0, 2) /
-           (hash + std::string(kGroupMark) + std::to_string(key.group) + std::string(kSuffix));
-  }
+  [[nodiscard]] fs::path path_of(const StoreKey& key) const { return block_path(folder_, key); }
 
   void load_some(std::span<const StoreKey> keys,
                  std::vector<Result<std::shared_ptr<const Blob>>>& blobs) {
@@ -124,21 +128,20 @@ class FileBlockStore final : public BlockStore {
   BatchReader reader_;
 };
 
-/// False: it is no such name.
-bool parse_block_name(std::string_view name, StoreKey& key) {
-  if (!name.ends_with(kSuffix) || name.size() < kHashDigits + kGroupMark.size() + kSuffix.size())
-    return false;
-  name.remove_suffix(kSuffix.size());
+/// Whether the path is that of a block in the folder.
+bool parse_block_path(const fs::path& folder, const fs::path& path, StoreKey& key) {
+  const std::string name = path.filename().string();
+  const std::string parent = path.parent_path().filename().string();
+  const std::size_t mark = parent.find(kGroupMark);
+  if (name.size() != kHashDigits + kSuffix.size() || mark == std::string::npos) return false;
   for (std::size_t i = 0; i < sizeof(BlockHash); ++i) {
     const char* const digits = name.data() + 2 * i;
     const auto read = std::from_chars(digits, digits + 2, key.hash.bytes[i], 16);
     if (read.ec != std::errc() || read.ptr != digits + 2) return false;
   }
-  name.remove_prefix(kHashDigits);
-  if (!name.starts_with(kGroupMark)) return false;
-  name.remove_prefix(kGroupMark.size());
-  const auto read = std::from_chars(name.data(), name.data() + name.size(), key.group);
-  return read.ec == std::errc() && read.ptr == name.data() + name.size() && key.group >= 0;
+  const char* const end = parent.data() + parent.size();
+  const auto read = std::from_chars(parent.data() + mark + kGroupMark.size(), end, key.group);
+  return read.ec == std::errc() && key.group >= 0 && block_path(folder, key) == path;
 }
 
 }  // namespace
@@ -159,17 +162,13 @@ Result<void> make_store_folder(const std::string& folder) {
 std::vector<StoreKey> list_block_files(const std::string& folder) {
   std::vector<std::pair<fs::file_time_type, StoreKey>> found;
   std::error_code error;
-  for (fs::directory_iterator part(folder, error), end; !error && part != end;
-       part.increment(error)) {
-    std::error_code inner;
-    for (fs::directory_iterator file(part->path(), inner); !inner && file != end;
-         file.increment(inner)) {
-      StoreKey key;
-      std::error_code ignored;
-      if (!parse_block_name(file->path().filename().string(), key)) continue;
-      const auto time = file->last_write_time(ignored);
-      if (!ignored) found.emplace_back(time, key);
-    }
+  for (fs::recursive_directory_iterator file(folder, error), end; !error && file != end;
+       file.increment(error)) {
+    StoreKey key;
+    std::error_code ignored;
+    if (file.depth() != kBlockDepth || !parse_block_path(folder, file->path(), key)) continue;
+    const auto time = file->last_write_time(ignored);
+    if (!ignored) found.emplace_back(time, key);
   }
   std::ranges::sort(found, {}, &std::pair<fs::file_time_type, StoreKey>::first);
   std::vector<StoreKey> keys;

@@ -1,6 +1,7 @@
 #include "runtime/kv_transfer/layer_copier.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace troupe {
 
@@ -141,9 +142,9 @@ void StepLoads::add(RequestId id, std::vector<BlockId> blocks, std::shared_ptr<L
 void StepLoads::wait_for_layer(const KVCacheMemory& memory, std::int32_t layer) {
   if (loads_.empty()) return;
   const std::vector<PlacedLayer> layers = layers_in_order(memory);
-  const auto found = std::ranges::equal_range(layers, layer, {}, &PlacedLayer::layer);
-  if (found.empty()) return;
-  const auto index = static_cast<std::size_t>(found.end() - layers.begin()) - 1;
+  const auto end = std::ranges::upper_bound(layers, layer, {}, &PlacedLayer::layer);
+  if (end == layers.begin() || std::prev(end)->layer != layer) return;
+  const auto index = static_cast<std::size_t>(end - layers.begin()) - 1;
   for (Load& load : loads_)
     if (!load.state->wait_for_layer(index, load.deadline)) load.state->give_up();
 }

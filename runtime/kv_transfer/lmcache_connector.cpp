@@ -91,7 +91,8 @@ Result<void> LMCacheConnector::check(const KVConnectorContext& context,
 
 LMCacheConnector::LMCacheConnector(const KVConnectorContext& context, lmcache::LMCacheConfig config,
                                    std::unique_ptr<lmcache::RemoteLookup> lookup,
-                                   const std::vector<std::pair<ChunkId, std::int64_t>>& stored)
+                                   const std::vector<std::pair<ChunkId, std::int64_t>>& stored,
+                                   LMCacheWatchers watchers)
     : role_(context.config.role),
       config_(std::move(config)),
       cache_(context.cache),
@@ -109,11 +110,15 @@ LMCacheConnector::LMCacheConnector(const KVConnectorContext& context, lmcache::L
       has_windows_(std::ranges::any_of(
           cache_.groups, [](const KVCacheGroup& group) { return group.spec.window() != nullptr; })),
       is_layered_(config_.use_layerwise && !context.among_others),
-      lookup_(std::move(lookup)) {
+      lookup_(std::move(lookup)),
+      watchers_(std::move(watchers)) {
   for (const auto& [id, bytes] : stored) {
     std::vector<ChunkId> removed;
     if (disk_.has(id)) continue;
-    if (!disk_.add(id, bytes * parallel_.world_size(), removed)) removed.push_back(id);
+    if (!disk_.add(id, bytes * parallel_.world_size(), removed))
+      removed.push_back(id);
+    else if (watchers_.board != nullptr)
+      watchers_.board->admit(lmcache::Location::kDisk, id);
     for (const ChunkId& old : removed) remove(old, kDiskTier);
   }
 }
@@ -283,11 +288,42 @@ void LMCacheConnector::add(lmcache::TierIndex& tier, std::uint8_t bit, const Pie
     return;
   for (const ChunkId& old : removed) remove(old, bit);
   tiers = static_cast<std::uint8_t>(tiers | bit);
+  if (watchers_.board != nullptr)
+    watchers_.board->admit(bit == kCpuTier ? lmcache::Location::kCpu : lmcache::Location::kDisk,
+                           piece.id);
 }
 
 void LMCacheConnector::remove(const ChunkId& id, std::uint8_t tiers) {
   next_.ops.push_back(
       {ChunkOp::Kind::kRemove, {.hash = id.hash, .tags = id.tags, .tiers = tiers, .blocks = {}}});
+  if (watchers_.board == nullptr) return;
+  if ((tiers & kCpuTier) != 0) watchers_.board->evict(lmcache::Location::kCpu, id);
+  if ((tiers & kDiskTier) != 0) watchers_.board->evict(lmcache::Location::kDisk, id);
+}
+
+/// What LMCache's controller wants.
+void LMCacheConnector::obey_orders() {
+  using Order = lmcache::ChunkBoard::Order;
+  if (watchers_.board == nullptr) return;
+  const auto tier_of = [this](const Order& order) -> lmcache::TierIndex& {
+    return order.location == lmcache::Location::kCpu ? cpu_ : disk_;
+  };
+  const auto now = lmcache::ChunkBoard::Clock::now();
+  std::erase_if(pins_, [&](const Order& pin) {
+    if (pin.until > now) return false;
+    for (const ChunkId& chunk : pin.chunks) tier_of(pin).unpin(chunk);
+    return true;
+  });
+  for (Order& order : watchers_.board->take_orders()) {
+    lmcache::TierIndex& tier = tier_of(order);
+    if (order.kind == Order::Kind::kClear) {
+      const std::uint8_t bit = order.location == lmcache::Location::kCpu ? kCpuTier : kDiskTier;
+      for (const ChunkId& chunk : tier.clear_unpinned()) remove(chunk, bit);
+    } else {
+      std::erase_if(order.chunks, [&](const ChunkId& chunk) { return !tier.pin(chunk); });
+      pins_.push_back(std::move(order));
+    }
+  }
 }
 
 // ---- loads --------------------------------------------------------------------------------------
@@ -298,6 +334,7 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
   if (known == nullptr || known->load_failed || role_ == ConnectorRole::kProducer ||
       request.params.skip_reading_prefix_cache || num_local_tokens % alignment_ != 0)
     return Match{};
+  obey_orders();
   read_params(*known, request);
   extend_hashes(*known, request);
   // The last token is always computed.
@@ -488,6 +525,7 @@ void LMCacheConnector::save_pieces(Request& known, std::int32_t num_computed,
 }
 
 std::string LMCacheConnector::build_connector_metadata(const SchedulerOutput& step) {
+  obey_orders();
   ScheduledRequests all(step, cache_.groups.size());
   while (const auto scheduled = all.next()) {
     const auto found = requests_.find(scheduled->id);
@@ -519,6 +557,8 @@ KVConnector::Finished LMCacheConnector::request_finished(const RequestState& req
 }
 
 bool LMCacheConnector::reset_cache() {
+  if (watchers_.board != nullptr) watchers_.board->forget_all();
+  pins_.clear();
   cpu_.clear();
   disk_.clear();
   next_.ops.push_back({ChunkOp::Kind::kClear, {}});

@@ -1,6 +1,7 @@
 #pragma once
 // The Scheduler's side of LMCacheConnectorV1.
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,13 +12,24 @@
 
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/lmcache/chunk_board.hpp"
+#include "runtime/kv_transfer/lmcache/controller_link.hpp"
 #include "runtime/kv_transfer/lmcache/lmcache_config.hpp"
+#include "runtime/kv_transfer/lmcache/lookup_server.hpp"
 #include "runtime/kv_transfer/lmcache/remote_threads.hpp"
 #include "runtime/kv_transfer/lmcache/tier_index.hpp"
 #include "runtime/kv_transfer/lmcache_ops.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 
 namespace troupe {
+
+/// Who asks from outside what an engine has; null: nobody. The board is first, as the others use
+/// it.
+struct LMCacheWatchers {
+  std::unique_ptr<lmcache::ChunkBoard> board;
+  std::unique_ptr<lmcache::ControllerLink> controller;
+  std::unique_ptr<lmcache::LookupServer> lookups;
+};
 
 /// Chunks of a prompt are stored in the memory and on the disks of the workers' hosts and in a
 /// remote store, written to all at once and read as one prefix, each chunk from the first that has
@@ -36,7 +48,8 @@ class LMCacheConnector final : public KVConnector {
   /// was used last in the end, and its bytes on one rank.
   LMCacheConnector(const KVConnectorContext& context, lmcache::LMCacheConfig config,
                    std::unique_ptr<lmcache::RemoteLookup> lookup,
-                   const std::vector<std::pair<lmcache::ChunkId, std::int64_t>>& stored);
+                   const std::vector<std::pair<lmcache::ChunkId, std::int64_t>>& stored,
+                   LMCacheWatchers watchers);
 
   void on_new_request(const KVCacheRequest& request) override;
   [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
@@ -104,6 +117,7 @@ class LMCacheConnector final : public KVConnector {
   [[nodiscard]] bool is_doubtful() const { return others_load_layers_ || has_layered_loads(); }
   void add(lmcache::TierIndex& tier, std::uint8_t bit, const Piece& piece, std::uint8_t& tiers);
   void remove(const lmcache::ChunkId& id, std::uint8_t tiers);
+  void obey_orders();
   void save_pieces(Request& known, std::int32_t num_computed, std::int32_t num_known);
   void save(Request& known, const Piece& piece, std::int32_t num_computed);
 
@@ -125,6 +139,8 @@ class LMCacheConnector final : public KVConnector {
   /// Chunks that steps save whose layered loads may fail: they may be computed from those.
   std::vector<lmcache::ChunkId> doubtful_saves_;
   std::unique_ptr<lmcache::RemoteLookup> lookup_;
+  LMCacheWatchers watchers_;
+  std::vector<lmcache::ChunkBoard::Order> pins_;  // that have not ended
   std::unordered_map<RequestId, Request> requests_;
   std::uint64_t last_load_ = 0;
   std::map<std::uint64_t, ChunkLoad> open_loads_;  // not yet reported

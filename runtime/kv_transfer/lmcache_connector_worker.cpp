@@ -521,6 +521,41 @@ Result<lmcache::LMCacheConfig> read_config(const ConnectorConfig& config) {
   return read;
 }
 
+/// Errors: the settings do not fit the engine; kIo, a socket for lookups.
+Result<LMCacheWatchers> make_watchers(const KVConnectorContext& context,
+                                      const lmcache::LMCacheConfig& config) {
+  LMCacheWatchers watchers;
+  const std::int32_t num_ranks = context.parallel.world_size();
+  const bool has_lookups = config.rpc_port && !context.config.engine_id.empty();
+  if (!config.controller.is_enabled && !has_lookups) return watchers;
+  const bool is_builtin = config.hash_algorithm == lmcache::ChunkHashAlgorithm::kBuiltin;
+  watchers.board = std::make_unique<lmcache::ChunkBoard>(
+      lmcache::ChunkHasher(config.hash_algorithm, config.none_hash,
+                           static_cast<std::size_t>(config.chunk_size)),
+      is_builtin);
+  if (config.controller.is_enabled) {
+    RETURN_IF_ERROR(lmcache::ControllerLink::check(config.controller, num_ranks));
+    if (!is_builtin || config.chunk_size != 256)
+      log_warning(
+          "LMCache's controller looks up tokens in chunks of 256, with builtin hashes: it finds "
+          "none of this engine",
+          kv("chunk_size", config.chunk_size));
+    watchers.controller =
+        std::make_unique<lmcache::ControllerLink>(config.controller, num_ranks, *watchers.board);
+  }
+  if (has_lookups) {
+    std::vector<std::string> paths;
+    for (std::int32_t rank = 0; rank < num_ranks; ++rank) {
+      ASSIGN_OR_RETURN(std::string path,
+                       lmcache::lookup_socket_path(config.rpc_folder, context.config.engine_id,
+                                                   *config.rpc_port, rank));
+      paths.push_back(std::move(path));
+    }
+    ASSIGN_OR_RETURN(watchers.lookups, lmcache::LookupServer::open(paths, *watchers.board));
+  }
+  return watchers;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<KVConnector>> make_lmcache_connector(const KVConnectorContext& context) {
@@ -538,8 +573,9 @@ Result<std::shared_ptr<KVConnector>> make_lmcache_connector(const KVConnectorCon
                .world_size = context.parallel.world_size(),
                .rank = 0,
                .dtype = lmcache_dtype(context.cache)});
-  return std::shared_ptr<KVConnector>(
-      std::make_shared<LMCacheConnector>(context, std::move(config), std::move(lookup), stored));
+  ASSIGN_OR_RETURN(LMCacheWatchers watchers, make_watchers(context, config));
+  return std::shared_ptr<KVConnector>(std::make_shared<LMCacheConnector>(
+      context, std::move(config), std::move(lookup), stored, std::move(watchers)));
 }
 
 Result<std::unique_ptr<KVConnectorWorker>> make_lmcache_connector_worker(

@@ -26,6 +26,7 @@ struct PeerOptions {
   double timeout_s = 5;
   std::string host;
   std::int64_t port = 0;
+  bool uses_devices = false;  ///< transport: nccl instead of host
 };
 
 Result<PeerOptions> read_peer_options(const ConnectorConfig& config) {
@@ -36,6 +37,8 @@ Result<PeerOptions> read_peer_options(const ConnectorConfig& config) {
   ASSIGN_OR_RETURN(options.host, extra.take_text("host", ""));
   ASSIGN_OR_RETURN(const std::optional<std::int64_t> port, extra.take_number("port", 0));
   options.port = port.value_or(0);
+  ASSIGN_OR_RETURN(const std::string transport, extra.take_text("transport", "host"));
+  options.uses_devices = transport == "nccl";
   RETURN_IF_ERROR(extra.check_empty());
   const auto wrong = [](const std::string& what) {
     return invalid_argument("kv-transfer-config: kv_connector_extra_config: " + what,
@@ -43,6 +46,11 @@ Result<PeerOptions> read_peer_options(const ConnectorConfig& config) {
   };
   if (options.lease_s == 0 || options.timeout_s == 0)
     return wrong("lease_s and timeout_s must be more than 0");
+  if (!options.uses_devices && transport != "host")
+    return wrong("transport is " + transport + ", it must be host or nccl");
+  if (options.uses_devices) {
+    RETURN_IF_ERROR(check_peer_devices());
+  }
   if (options.port > std::numeric_limits<std::uint16_t>::max())
     return wrong("port is " + std::to_string(options.port) + ", at most 65535 is possible");
   return options;
@@ -124,7 +132,7 @@ void PeerKVConnector::on_transfer_params(const RequestState& request) {
   const json params = params_of(request);
   known.holds = has_flag(params, "do_remote_decode") && config_.is_producer();
   if (known.holds && has_flag(params, "begin_early") && !request.resumable)
-    known.stream.emplace().next.num_tokens = request.num_prompt_tokens - 1;
+    known.stream = Stream{.next = {.num_tokens = request.num_prompt_tokens - 1}};
   if (!has_flag(params, "do_remote_prefill") || !config_.is_consumer() || request.resumable) return;
   auto wanted = read_source(request);
   if (!wanted.ok()) {
@@ -380,11 +388,23 @@ PeerKVConnectorWorker::PeerKVConnectorWorker(KVConnectorWorkerContext context,
 Result<void> PeerKVConnectorWorker::register_kv_caches(const KVCacheMemory& memory) {
   loaders_.clear();
   loads_.clear();
-  ASSIGN_OR_RETURN(pages_, PeerPages::of(memory));
+  ASSIGN_OR_RETURN(pages_, PeerPages::of(memory, reader_.uses_devices));
+  device_ = memory.device;
+  if (reader_.uses_devices) reader_.device = current_peer_device();
   reader_.origin =
       peer_origin(context_.model_identity, memory.config, context_.parallel.tensor_parallel_size);
-  server_->set_pages(pages_, reader_.origin);
+  server_->set_pages(pages_, reader_.origin, reader_.device);
   return {};
+}
+
+/// Between devices layers are read when their step is done: here they may be under way.
+void PeerKVConnectorWorker::save_kv_layer(std::int32_t layer) {
+  if (!reader_.uses_devices) server_->finish_layer(layer);
+}
+
+void PeerKVConnectorWorker::wait_for_save() {
+  if (reader_.uses_devices && !device_->synchronize().ok()) return;
+  server_->finish_stream_step();
 }
 
 PeerLoader& PeerKVConnectorWorker::loader_of(const PeerSource& source) {
@@ -456,14 +476,16 @@ Result<std::unique_ptr<KVConnectorWorker>> make_peer_connector_worker(
       auto server,
       PeerServer::open(listen, {.tensor_rank = context.parallel.tensor_rank(),
                                 .tensor_parallel_size = context.parallel.tensor_parallel_size,
-                                .lease_s = options.lease_s}));
+                                .lease_s = options.lease_s,
+                                .uses_devices = options.uses_devices}));
   PeerReader reader{
       .tensor_rank = context.parallel.tensor_rank(),
       .tensor_parallel_size = context.parallel.tensor_parallel_size,
       .rank = context.parallel.rank,
       .world_size = context.parallel.world_size(),
       .credentials = listen.credentials,
-      .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1000))};
+      .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1000)),
+      .uses_devices = options.uses_devices};
   return std::unique_ptr<KVConnectorWorker>(
       std::make_unique<PeerKVConnectorWorker>(context, std::move(server), std::move(reader)));
 }

@@ -109,8 +109,8 @@ class PeerKVConnectorWorker final : public KVConnectorWorker {
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
   void start_load_kv(const std::string& metadata) override;
   [[nodiscard]] bool has_layer_hooks() const noexcept override { return true; }
-  void save_kv_layer(std::int32_t layer) override { server_->finish_layer(layer); }
-  void wait_for_save() override { server_->finish_stream_step(); }
+  void save_kv_layer(std::int32_t layer) override;
+  void wait_for_save() override;
   [[nodiscard]] KVConnectorOutput get_finished() override;
 
  private:
@@ -120,6 +120,7 @@ class PeerKVConnectorWorker final : public KVConnectorWorker {
   std::unique_ptr<PeerServer> server_;
   PeerReader reader_;
   PeerPages pages_;
+  Device* device_ = nullptr;                                    // of the pages
   std::map<std::string, std::unique_ptr<PeerLoader>> loaders_;  // by the engine's endpoints
   std::unordered_set<std::uint64_t> loads_;  // numbers of those that came and may come again
   bool reports_endpoint_ = false;            // in this step

@@ -164,12 +164,18 @@ Result<PeerLoader::Rank*> PeerLoader::connect(std::size_t rank) {
   Rank connected;
   ASSIGN_OR_RETURN(connected.link,
                    PeerLink::connect(endpoint, reader_.credentials, stop_.get(), reader_.timeout));
-  RETURN_IF_ERROR(connected.link->send({PeerHello{kPeerVersion, reader_.origin}}, deadline()));
+  RETURN_IF_ERROR(connected.link->send(
+      {PeerHello{kPeerVersion, reader_.origin, reader_.uses_devices}}, deadline()));
   ASSIGN_OR_RETURN(PeerMessage answer, connected.link->receive(deadline(), reader_.timeout));
   auto* const welcome = std::get_if<PeerWelcome>(&answer.body);
   if (welcome == nullptr) return Error{ErrorCode::kCorrupt, "an unexpected frame", {}};
   if (!welcome->error.empty()) return Error{ErrorCode::kInvalidArgument, welcome->error, {}};
   connected.welcome = std::move(*welcome);
+  if (reader_.uses_devices) {
+    ASSIGN_OR_RETURN(connected.device,
+                     meet_peer_device(connected.welcome.device_id, PeerDevice::End::kLoads,
+                                      reader_.device, deadline()));
+  }
   lease_s_ = connected.welcome.lease_s;
   return &ranks_.emplace(rank, std::move(connected)).first->second;
 }
@@ -313,11 +319,11 @@ Result<bool> PeerLoader::read(Rank& from, PeerRead request,
   std::vector<std::byte> own;
   SharedMemory shared;
   std::span<std::byte> bytes;
-  request.shared = from.link->is_local();
+  request.shared = from.device == nullptr && from.link->is_local();
   if (request.shared) {
     ASSIGN_OR_RETURN(shared, SharedMemory::create("troupe-kv", request.num_bytes));
     bytes = shared.bytes().first(request.num_bytes);
-  } else {
+  } else if (from.device == nullptr) {
     own.resize(request.num_bytes);
     bytes = own;
   }
@@ -328,6 +334,11 @@ Result<bool> PeerLoader::read(Rank& from, PeerRead request,
   if (data == nullptr) return Error{ErrorCode::kCorrupt, "an unexpected frame", {}};
   if (!data->error.empty()) return Error{ErrorCode::kNotFound, data->error, {}};
   if (data->pending) return false;
+  const std::vector<PeerPart> to = parts(from, request, blocks);
+  if (from.device != nullptr) {
+    RETURN_IF_ERROR(from.device->receive(to, deadline()));
+    return true;
+  }
   if (!request.shared) RETURN_IF_ERROR(from.link->receive_bytes(bytes, deadline()));
   const auto checksum =
       xxh3_128(std::span(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
@@ -335,14 +346,17 @@ Result<bool> PeerLoader::read(Rank& from, PeerRead request,
     return Error{ErrorCode::kCorrupt,
                  "xxh3_128 is " + to_hex(checksum) + ", expected " + to_hex(data->checksum),
                  {}};
-  write(from, request, blocks, bytes);
+  const std::byte* next = bytes.data();
+  for (const PeerPart& part : to) {
+    std::memcpy(part.data, next, part.num_bytes);
+    next += part.num_bytes;
+  }
   return true;
 }
 
-void PeerLoader::write(const Rank& from, const PeerRead& request,
-                       const std::vector<std::vector<BlockId>>& blocks,
-                       std::span<const std::byte> bytes) const {
-  const std::byte* next = bytes.data();
+std::vector<PeerPart> PeerLoader::parts(const Rank& from, const PeerRead& request,
+                                        const std::vector<std::vector<BlockId>>& blocks) const {
+  std::vector<PeerPart> parts;
   for (const PeerPiece& piece : request.pieces) {
     const PeerPages::Layer& layer = *pages_.find(piece.layer);
     const PeerLayer& theirs =
@@ -356,12 +370,12 @@ void PeerLoader::write(const Rank& from, const PeerRead& request,
         static_cast<std::size_t>((piece.head_end - piece.head_begin) * layer.shape.head_bytes);
     for (const std::int32_t unit : piece.units) {
       for (std::int32_t part = 0; part < layer.shape.num_parts; ++part) {
-        std::memcpy(PeerPages::at(layer, blocks.at(layer.group), unit, part, head), next,
-                    part_bytes);
-        next += part_bytes;
+        parts.push_back(
+            {PeerPages::at(layer, blocks.at(layer.group), unit, part, head), part_bytes});
       }
     }
   }
+  return parts;
 }
 
 }  // namespace troupe

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/kv_transfer/peer_device.hpp"
 #include "runtime/kv_transfer/peer_link.hpp"
 #include "runtime/kv_transfer/peer_pages.hpp"
 
@@ -28,6 +29,8 @@ struct PeerReader {
   std::int32_t world_size = 1;
   std::shared_ptr<const Credentials> credentials;  ///< of other hosts; null: this one only
   std::chrono::milliseconds timeout{5000};         ///< for a connection, and for each answer
+  bool uses_devices = false;                       ///< KV goes from device to device
+  int device = 0;                                  ///< the same: the rank's
 };
 
 /// A thread that loads from one engine, in the order of the calls, writes into the blocks, and
@@ -86,6 +89,7 @@ class PeerLoader {
   struct Rank {
     std::unique_ptr<PeerLink> link;
     PeerWelcome welcome;
+    std::unique_ptr<PeerDevice> device;  ///< null: KV goes through the hosts
   };
 
   void run();
@@ -102,9 +106,9 @@ class PeerLoader {
                                         std::deque<Read>& reads) const;
   [[nodiscard]] Result<bool> read(Rank& from, PeerRead request,
                                   const std::vector<std::vector<BlockId>>& blocks);
-  void write(const Rank& from, const PeerRead& request,
-             const std::vector<std::vector<BlockId>>& blocks,
-             std::span<const std::byte> bytes) const;
+  /// Where what is read goes to.
+  [[nodiscard]] std::vector<PeerPart> parts(const Rank& from, const PeerRead& request,
+                                            const std::vector<std::vector<BlockId>>& blocks) const;
   /// The ranks of the engine that this one loads from.
   [[nodiscard]] std::vector<std::size_t> sources() const;
   [[nodiscard]] SteadyTime deadline() const {

@@ -34,9 +34,10 @@ TROUPE_MESSAGE(PeerLayer, layer, unit_tokens, num_parts, num_heads, head_bytes)
 struct PeerHello {
   std::uint32_t version = 0;
   PeerOrigin origin{};
+  bool uses_devices = false;  ///< KV goes from device to device (PeerDevice)
   bool operator==(const PeerHello&) const = default;
 };
-TROUPE_MESSAGE(PeerHello, version, origin)
+TROUPE_MESSAGE(PeerHello, version, origin, uses_devices)
 
 /// The answer to PeerHello.
 struct PeerWelcome {
@@ -45,9 +46,10 @@ struct PeerWelcome {
   std::int32_t tensor_parallel_size = 1;
   double lease_s = 0;  ///< without a sign of a reader blocks are held for so long
   std::vector<PeerLayer> layers;
+  std::string device_id;  ///< of the pair of devices; empty: KV goes through the hosts
   bool operator==(const PeerWelcome&) const = default;
 };
-TROUPE_MESSAGE(PeerWelcome, error, tensor_rank, tensor_parallel_size, lease_s, layers)
+TROUPE_MESSAGE(PeerWelcome, error, tensor_rank, tensor_parallel_size, lease_s, layers, device_id)
 
 /// Of a layer: heads [head_begin, head_end) of these units of the prefix.
 struct PeerPiece {
@@ -73,8 +75,9 @@ struct PeerRead {
 TROUPE_MESSAGE(PeerRead, key, digest, pieces, num_bytes, shared, wait_ms)
 
 struct PeerData {
-  std::string error;                        ///< no bytes follow; the connection goes on
-  std::array<std::uint8_t, 16> checksum{};  ///< XXH3 of the bytes, which follow unless shared
+  std::string error;  ///< no bytes follow; the connection goes on
+  /// XXH3 of the bytes, which follow unless shared. Between devices nothing is checked here.
+  std::array<std::uint8_t, 16> checksum{};
   bool pending = false;  ///< some of it is not computed yet: no bytes follow, to be asked again
   bool operator==(const PeerData&) const = default;
 };
@@ -101,7 +104,7 @@ struct PeerMessage {
 };
 TROUPE_MESSAGE(PeerMessage, body)
 
-inline constexpr std::uint32_t kPeerVersion = 2;
+inline constexpr std::uint32_t kPeerVersion = 3;
 
 // ---- the Scheduler's side to the workers --------------------------------------------------------
 

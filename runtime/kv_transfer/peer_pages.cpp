@@ -9,11 +9,18 @@
 
 namespace troupe {
 
-Result<PeerPages> PeerPages::of(const KVCacheMemory& memory) {
-  if (!memory.device->is_host())
+Result<PeerPages> PeerPages::of(const KVCacheMemory& memory, bool uses_devices) {
+  if (uses_devices && memory.device->name() != "cuda")
     return Error{
         ErrorCode::kUnsupported,
-        "kv-transfer-config: PeerConnector transfers caches in the memory of the host only",
+        "kv-transfer-config: kv_connector_extra_config: transport is nccl, the device is " +
+            std::string(memory.device->name()),
+        "kv-transfer-config"};
+  if (!uses_devices && !memory.device->is_host())
+    return Error{
+        ErrorCode::kUnsupported,
+        "kv-transfer-config: PeerConnector transfers caches in the memory of the host only, "
+        "unless its transport is nccl",
         "kv-transfer-config"};
   PeerPages pages;
   for (std::size_t g = 0; g < memory.groups.size(); ++g) {

@@ -14,8 +14,8 @@ namespace troupe {
 /// the same units, or parts of them.
 class PeerPages {
  public:
-  /// Errors: kUnsupported, the cache is not in the memory of the host.
-  [[nodiscard]] static Result<PeerPages> of(const KVCacheMemory& memory);
+  /// Errors: kUnsupported, the cache is not in the memory of the host, or, with `uses_devices`, is.
+  [[nodiscard]] static Result<PeerPages> of(const KVCacheMemory& memory, bool uses_devices);
 
   struct Layer {
     PeerLayer shape;

@@ -122,11 +122,12 @@ SteadyTime PeerServer::lease_end() const {
 
 // ---- the owner's side ---------------------------------------------------------------------------
 
-void PeerServer::set_pages(PeerPages pages, const PeerOrigin& origin) {
+void PeerServer::set_pages(PeerPages pages, const PeerOrigin& origin, int device) {
   const std::unique_lock pages_lock(pages_mutex_);
   const std::lock_guard lock(mutex_);
   pages_ = std::move(pages);
   origin_ = origin;
+  device_ = device;
   held_.clear();
   step_streams_.clear();
 }
@@ -277,13 +278,14 @@ void PeerServer::accept_one(int listener, bool is_local) {
 
 void PeerServer::serve(PeerLink& link) {
   const auto served = [&]() -> Result<void> {
-    RETURN_IF_ERROR(welcome(link));
+    ASSIGN_OR_RETURN(const std::unique_ptr<PeerDevice> device, welcome(link));
     while (true) {
       FileDescriptor memory;
       ASSIGN_OR_RETURN(const PeerMessage message,
                        link.receive(std::nullopt, kMaxFrameTime, &memory));
       if (const auto* const read = std::get_if<PeerRead>(&message.body)) {
-        RETURN_IF_ERROR(answer(link, *read, std::move(memory)));
+        RETURN_IF_ERROR(device != nullptr ? answer(link, *read, *device)
+                                          : answer(link, *read, std::move(memory)));
       } else if (const auto* const renewal = std::get_if<PeerRenew>(&message.body)) {
         renew(*renewal);
       } else if (const auto* const release = std::get_if<PeerRelease>(&message.body)) {
@@ -296,7 +298,7 @@ void PeerServer::serve(PeerLink& link) {
   log_debug("a reader of the KV cache is gone", kv("reason", served.error().message));
 }
 
-Result<void> PeerServer::welcome(PeerLink& link) {
+Result<std::unique_ptr<PeerDevice>> PeerServer::welcome(PeerLink& link) {
   ASSIGN_OR_RETURN(const PeerMessage first,
                    link.receive(steady_clock::now() + kMaxFrameTime, kMaxFrameTime));
   const auto* const hello = std::get_if<PeerHello>(&first.body);
@@ -304,8 +306,13 @@ Result<void> PeerServer::welcome(PeerLink& link) {
   PeerWelcome welcome{.tensor_rank = identity_.tensor_rank,
                       .tensor_parallel_size = identity_.tensor_parallel_size,
                       .lease_s = identity_.lease_s};
+  if (identity_.uses_devices) {
+    ASSIGN_OR_RETURN(welcome.device_id, make_peer_device_id());
+  }
+  int device = 0;
   {
     const std::shared_lock lock(pages_mutex_);
+    device = device_;
     welcome.layers = pages_.shapes();
     if (hello->version != kPeerVersion)
       welcome.error = "its version is " + std::to_string(hello->version) + ", expected " +
@@ -313,10 +320,78 @@ Result<void> PeerServer::welcome(PeerLink& link) {
     else if (hello->origin != origin_)
       welcome.error = "its model, types or instruction set differ: " + to_hex(hello->origin) +
                       ", expected " + to_hex(origin_);
+    else if (hello->uses_devices != identity_.uses_devices)
+      welcome.error = "one of both transfers by NCCL, and the other one does not";
   }
   RETURN_IF_ERROR(link.send({welcome}, steady_clock::now() + kMaxFrameTime));
   if (!welcome.error.empty()) return Error{ErrorCode::kInvalidArgument, welcome.error, {}};
-  return {};
+  if (!identity_.uses_devices) return std::unique_ptr<PeerDevice>();
+  return meet_peer_device(welcome.device_id, PeerDevice::End::kServes, device,
+                          steady_clock::now() + kMaxFrameTime);
+}
+
+template <class Use>
+Result<bool> PeerServer::use_parts(const PeerRead& read, Use&& use) {
+  PeerHold what;
+  ASSIGN_OR_RETURN(const bool begun, begin_reading(read, what));
+  if (!begun) return false;
+  const auto used = [&]() -> Result<void> {
+    // A new cache waits for this; what was held of the earlier one is gone by then.
+    const std::shared_lock pages_lock(pages_mutex_);
+    if (const std::lock_guard lock(mutex_); !held_.contains(read.key))
+      return Error{ErrorCode::kNotFound, "the engine begins anew", {}};
+    std::vector<PeerPart> parts;
+    std::uint64_t bytes_left = read.num_bytes;
+    for (const PeerPiece& piece : read.pieces) {
+      const PeerPages::Layer* const layer = pages_.find(piece.layer);
+      if (layer == nullptr || piece.head_begin < 0 || piece.head_begin >= piece.head_end ||
+          piece.head_end > layer->shape.num_heads)
+        return invalid_argument("layer " + std::to_string(piece.layer) + " has no heads " +
+                                std::to_string(piece.head_begin) + " to " +
+                                std::to_string(piece.head_end));
+      const auto bytes = piece_bytes(layer->shape, piece);
+      if (std::cmp_greater(bytes, bytes_left))
+        return invalid_argument("more bytes are wanted than announced");
+      const auto part_bytes =
+          static_cast<std::size_t>((piece.head_end - piece.head_begin) * layer->shape.head_bytes);
+      for (const std::int32_t unit : piece.units) {
+        for (std::int32_t part = 0; part < layer->shape.num_parts; ++part) {
+          std::byte* const from =
+              PeerPages::at(*layer, what.blocks.at(layer->group), unit, part, piece.head_begin);
+          if (from == nullptr)
+            return Error{ErrorCode::kNotFound,
+                         "layer " + std::to_string(piece.layer) + " has no tokens from " +
+                             std::to_string(unit * layer->shape.unit_tokens) + " on",
+                         {}};
+          parts.push_back({from, part_bytes});
+        }
+      }
+      bytes_left -= static_cast<std::uint64_t>(bytes);
+    }
+    if (bytes_left > 0) return invalid_argument("fewer bytes are wanted than announced");
+    return use(parts);
+  }();
+  end_reading(read.key);
+  RETURN_IF_ERROR(used);
+  return true;
+}
+
+Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, PeerDevice& device) {
+  const SteadyTime deadline = steady_clock::now() + kMaxFrameTime;
+  bool announced = false;
+  const auto sent = use_parts(read, [&](std::span<const PeerPart> parts) -> Result<void> {
+    announced = true;
+    RETURN_IF_ERROR(link.send({PeerData{}}, deadline));
+    return device.send(parts, deadline);
+  });
+  if (announced) {
+    RETURN_IF_ERROR(sent);
+    return {};
+  }
+  PeerData data;
+  data.pending = sent.ok();
+  if (!sent.ok()) data.error = sent.error().message;
+  return link.send({data}, deadline);
 }
 
 Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescriptor memory) {
@@ -335,7 +410,14 @@ Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescri
       own.resize(read.num_bytes);
       bytes = own;
     }
-    return copy(read, bytes);
+    return use_parts(read, [&](std::span<const PeerPart> parts) -> Result<void> {
+      std::byte* out = bytes.data();
+      for (const PeerPart& part : parts) {
+        std::memcpy(out, part.data, part.num_bytes);
+        out += part.num_bytes;
+      }
+      return {};
+    });
   }();
   data.pending = prepared.ok() && !*prepared;
   if (!prepared.ok())
@@ -392,51 +474,6 @@ void PeerServer::end_reading(const std::string& key) {
     held->second.expires = lease_end();
   }
   changed_.notify_all();
-}
-
-Result<bool> PeerServer::copy(const PeerRead& read, std::span<std::byte> to) {
-  PeerHold what;
-  ASSIGN_OR_RETURN(const bool begun, begin_reading(read, what));
-  if (!begun) return false;
-  const auto copied = [&]() -> Result<void> {
-    // A new cache waits for this; what was held of the earlier one is gone by then.
-    const std::shared_lock pages_lock(pages_mutex_);
-    if (const std::lock_guard lock(mutex_); !held_.contains(read.key))
-      return Error{ErrorCode::kNotFound, "the engine begins anew", {}};
-    for (const PeerPiece& piece : read.pieces) {
-      const PeerPages::Layer* const layer = pages_.find(piece.layer);
-      if (layer == nullptr || piece.head_begin < 0 || piece.head_begin >= piece.head_end ||
-          piece.head_end > layer->shape.num_heads)
-        return invalid_argument("layer " + std::to_string(piece.layer) + " has no heads " +
-                                std::to_string(piece.head_begin) + " to " +
-                                std::to_string(piece.head_end));
-      const auto bytes = piece_bytes(layer->shape, piece);
-      if (std::cmp_greater(bytes, to.size()))
-        return invalid_argument("more bytes are wanted than announced");
-      std::byte* out = to.data();
-      const auto part_bytes =
-          static_cast<std::size_t>((piece.head_end - piece.head_begin) * layer->shape.head_bytes);
-      for (const std::int32_t unit : piece.units) {
-        for (std::int32_t part = 0; part < layer->shape.num_parts; ++part) {
-          const std::byte* const from =
-              PeerPages::at(*layer, what.blocks.at(layer->group), unit, part, piece.head_begin);
-          if (from == nullptr)
-            return Error{ErrorCode::kNotFound,
-                         "layer " + std::to_string(piece.layer) + " has no tokens from " +
-                             std::to_string(unit * layer->shape.unit_tokens) + " on",
-                         {}};
-          std::memcpy(out, from, part_bytes);
-          out += part_bytes;
-        }
-      }
-      to = to.subspan(static_cast<std::size_t>(bytes));
-    }
-    if (!to.empty()) return invalid_argument("fewer bytes are wanted than announced");
-    return {};
-  }();
-  end_reading(read.key);
-  RETURN_IF_ERROR(copied);
-  return true;
 }
 
 void PeerServer::renew(const PeerRenew& what) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/kv_transfer/peer_device.hpp"
 #include "runtime/kv_transfer/peer_link.hpp"
 #include "runtime/kv_transfer/peer_pages.hpp"
 
@@ -45,6 +46,7 @@ class PeerServer {
     std::int32_t tensor_rank = 0;
     std::int32_t tensor_parallel_size = 1;
     double lease_s = 30;
+    bool uses_devices = false;  ///< KV goes from device to device
   };
   /// Errors: kIo, it cannot listen.
   [[nodiscard]] static Result<std::unique_ptr<PeerServer>> open(const PeerListen& listen,
@@ -55,7 +57,8 @@ class PeerServer {
 
   [[nodiscard]] const PeerEndpoint& endpoint() const noexcept { return endpoint_; }
   /// There is a new cache: nothing of an earlier one is held or read any more.
-  void set_pages(PeerPages pages, const PeerOrigin& origin);
+  /// `device`: of the calling thread, where devices are used.
+  void set_pages(PeerPages pages, const PeerOrigin& origin, int device);
   /// Known keys are left alone, but for those of streams, which are whole then.
   void hold(const PeerHold& hold);
   /// The step that begins computes a part of it; not called for one that has been held or ended.
@@ -89,10 +92,14 @@ class PeerServer {
   void accept_all();
   void accept_one(int listener, bool is_local);
   void serve(PeerLink& link);
-  [[nodiscard]] Result<void> welcome(PeerLink& link);
+  /// Null: KV goes through the hosts.
+  [[nodiscard]] Result<std::unique_ptr<PeerDevice>> welcome(PeerLink& link);
   [[nodiscard]] Result<void> answer(PeerLink& link, const PeerRead& read, FileDescriptor memory);
-  /// False: some of it is not computed yet.
-  [[nodiscard]] Result<bool> copy(const PeerRead& read, std::span<std::byte> to);
+  [[nodiscard]] Result<void> answer(PeerLink& link, const PeerRead& read, PeerDevice& device);
+  /// Calls use() with where they are; they do not change until it returns. False: some of them are
+  /// not computed yet.
+  template <class Use>
+  [[nodiscard]] Result<bool> use_parts(const PeerRead& read, Use&& use);
   [[nodiscard]] Result<bool> begin_reading(const PeerRead& read, PeerHold& what);
   [[nodiscard]] bool is_ready(const Held& held, const PeerRead& read) const;
   void end_stream(std::unique_lock<std::mutex>& lock, const std::string& key);
@@ -110,6 +117,7 @@ class PeerServer {
   std::shared_mutex pages_mutex_;  // held by readers while they copy
   PeerPages pages_;
   PeerOrigin origin_{};
+  int device_ = 0;
   std::mutex mutex_;  // guards held_
   std::condition_variable changed_;
   std::map<std::string, Held> held_;

@@ -19,13 +19,13 @@ WeightLoader::Part all_rows(const std::string& name, std::int64_t num_rows) {
   return {name, num_rows, {0, num_rows}};
 }
 
-/// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros
-/// change no sum.
+/// Attention with bf16 units takes whole multiples: that of AMX of 32 elements, that of AVX-512 of
+/// 8. SigLIP's largest models have heads of 72. Zeros change no sum.
 std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, ComputeMode mode) {
-  constexpr std::int64_t kUnit = 32;
-  const bool may_have_unit = device.isa_name() == "avx512" || device.isa_name() == "amx";
-  if (mode == ComputeMode::kF32 || !may_have_unit) return head_dim;
-  return (head_dim + kUnit - 1) / kUnit * kUnit;
+  const bool has_tiles = device.isa_name() == "amx";
+  if (mode == ComputeMode::kF32 || (!has_tiles && device.isa_name() != "avx512")) return head_dim;
+  const std::int64_t unit = has_tiles ? 32 : 8;
+  return (head_dim + unit - 1) / unit * unit;
 }
 
 }  // namespace

@@ -1,15 +1,19 @@
-// Arbitrary bytes from a client of the cache server, from a server to our client, and replies of
-// LMCache's server of several processes; and KV events of another server.
+// Arbitrary bytes from a client of the cache server, from a server to our client, replies of
+// LMCache's server of several processes, replies and orders of its controller, and questions of its
+// lookup clients; and KV events of another server.
 //
 // What the server answers does not depend on the pieces in which the bytes come.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "runtime/cache_server/lm_session.hpp"
 #include "runtime/kv_events/cached_prompts.hpp"
 #include "runtime/kv_transfer/lmcache/cache_engine_key.hpp"
+#include "runtime/kv_transfer/lmcache/controller_messages.hpp"
+#include "runtime/kv_transfer/lmcache/lookup_server.hpp"
 #include "runtime/kv_transfer/lmcache/mp_messages.hpp"
 #include "runtime/kv_transfer/lmcache/remote_metadata.hpp"
 
@@ -66,6 +70,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)mp_integer(reply);
   troupe::CachedPrompts cached;
   if (cached.apply(bytes).ok()) (void)cached.prompts(4);
+  (void)parse_controller_reply(bytes);
+  ChunkBoard board(ChunkHasher(ChunkHashAlgorithm::kBuiltin, {}, 2), /*signed_hashes=*/true);
+  LastClear last_clear;
+  if (const auto order = parse_controller_order(bytes); order.ok())
+    (void)answer_controller_order(*order, 0, board, last_clear, {}, std::chrono::seconds(1));
+  std::vector<std::string> frames(4);
+  for (std::size_t i = 0; i < frames.size(); ++i)
+    frames[i] = bytes.substr(size * i / 4, size * (i + 1) / 4 - size * i / 4);
+  (void)answer_lookup(frames, board);
   (void)parse_mp_reply(
       {std::string(bytes.substr(0, size / 2)), std::string(bytes.substr(size / 2))});
   return 0;

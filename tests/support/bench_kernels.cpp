@@ -186,15 +186,17 @@ double measure_vectors(ThreadPool& pool) {
   return measure_flops(pool, kRounds * 16 * 16 * 2, [] { multiply_add_in_registers(kRounds); });
 }
 
-/// Factors of multiply_tiles with signs and fractions as a model's numbers have them: with nothing
-/// but zeros the units need less power, and the CPU runs them a fifth faster than with any model.
+/// Numbers in bf16 with signs and fractions as a model's have them: with nothing but zeros the
+/// units need less power, and the CPU runs them a fifth faster than with any model.
+void fill_random_halves(const Memory& memory) {
+  std::mt19937 random(1);
+  auto* halves = reinterpret_cast<std::uint16_t*>(memory.data());
+  for (std::size_t i = 0; i < memory.size() / 2; ++i)
+    halves[i] = static_cast<std::uint16_t>(0x3c00 | (random() & 0x807f));
+}
+
 struct TileFactors {
-  TileFactors() {
-    std::mt19937 random(1);
-    auto* halves = reinterpret_cast<std::uint16_t*>(memory.data());
-    for (std::int64_t i = 0; i < kTileDepth * 64; ++i)
-      halves[i] = static_cast<std::uint16_t>(0x3c00 | (random() & 0x807f));
-  }
+  TileFactors() { fill_random_halves(memory); }
   Memory memory{kTileDepth * 128};
 };
 
@@ -393,6 +395,46 @@ void bench_attention(benchmark::State& state, const OpTable* ops, ElementType ty
   report(state, static_cast<double>(layer_bytes), pairs * kHeads * kDim * 4.0);
 }
 
+/// A vision encoder's: 256 of 4096 patches attend to all of them, with 16 heads of `dim` elements.
+void bench_two_way_attention(benchmark::State& state, const OpTable* ops) {
+  constexpr std::int64_t kHeads = 16;
+  constexpr std::int64_t kBlock = 16;
+  constexpr std::int32_t kLength = 4096;
+  constexpr std::int64_t kQueries = 256;
+  const std::int64_t dim = state.range(0);
+  KvCacheView cache{nullptr, ElementType::kBF16, kLength / kBlock, kBlock, kHeads, dim};
+  const Memory pages(cache.num_blocks * cache.block_bytes());
+  cache.data = pages.data();
+  fill_random_halves(pages);
+  const Memory q(kQueries * kHeads * dim * 4);
+  const Memory out(kQueries * kHeads * dim * 4);
+  fill_random(q.floats(), kQueries * kHeads * dim);
+  std::vector<std::int32_t> table(static_cast<std::size_t>(cache.num_blocks));
+  std::iota(table.begin(), table.end(), 0);
+  const std::int32_t starts[] = {0, kQueries};
+  const std::int32_t spans[] = {0, 1};
+  const TwoWaySpan span{0, kLength};
+  const std::int32_t row = 0;
+  const Memory workspace(
+      ops->attention_workspace_bytes({kHeads, kHeads, dim, kLength}, machine().pool.num_threads()));
+  const OpContext context{&machine().pool, {workspace.data(), workspace.size()}};
+  for (auto _ : state) {
+    ops->attention(context, {.q = ConstHeads(q.floats(), kQueries, kHeads, dim, kHeads * dim),
+                             .cache = cache,
+                             .query_start_loc = starts,
+                             .seq_lens = &kLength,
+                             .block_tables = table.data(),
+                             .block_table_rows = &row,
+                             .num_seqs = 1,
+                             .scale = 0.118f,
+                             .two_way_spans = &span,
+                             .span_start_loc = spans,
+                             .out = Heads(out.floats(), kQueries, kHeads, dim, kHeads * dim)});
+  }
+  report(state, static_cast<double>(cache.num_blocks * cache.block_bytes()),
+         static_cast<double>(kQueries * kLength * kHeads * dim) * 4.0);
+}
+
 /// New tokens of the same model, made ready for attention: read once, queries written, keys and
 /// values written to neighbouring slots.
 void bench_rope_and_write_kv(benchmark::State& state, const OpTable* ops, ElementType type) {
@@ -457,7 +499,9 @@ void bench_rows(benchmark::State& state, double passes, const Run& run) {
 void register_for(const OpTable* ops) {
   const std::string name = ops->name;
   const auto add = [&](const std::string& op, auto&& f) {
-    return benchmark::RegisterBenchmark((name + "/" + op).c_str(), f)->UseRealTime();
+    return benchmark::RegisterBenchmark((name + "/" + op).c_str(), f)
+        ->MeasureProcessCPUTime()
+        ->UseRealTime();
   };
   const WeightSpec f32{.type = ElementType::kBF16, .mode = ComputeMode::kF32};
   const WeightSpec bf16{.type = ElementType::kBF16, .mode = ComputeMode::kBF16};
@@ -483,6 +527,10 @@ void register_for(const OpTable* ops) {
       }
     }
     matmul->Args({1, 151936, 1024});
+    // A part of an image in SigLIP's widest layers.
+    matmul->Args({192, 4304, 1152})->Args({192, 1152, 4304});
+    matmul->Args({256, 4304, 1152})->Args({256, 1152, 4304});
+    matmul->Args({384, 4304, 1152})->Args({384, 1152, 4304});
     const std::string mlp = "gated_mlp" + std::string(kind).substr(std::string("matmul").size());
     add(mlp, [ops, spec = spec](benchmark::State& state) { bench_gated_mlp(state, ops, spec); })
         ->Arg(1)
@@ -499,6 +547,12 @@ void register_for(const OpTable* ops) {
         ->Args({512, 512})
         ->Args({512, 2048});
   }
+  add("two_way_attention_bf16",
+      [ops](benchmark::State& state) { bench_two_way_attention(state, ops); })
+      ->Arg(64)
+      ->Arg(72)
+      ->Arg(80)
+      ->Arg(96);
   for (const auto& [kind, type] : {std::pair{"rope_and_write_kv_bf16", ElementType::kBF16},
                                    {"rope_and_write_kv_int8", ElementType::kI8}}) {
     add(kind,

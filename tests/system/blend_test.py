@@ -129,14 +129,14 @@ class Blend(unittest.TestCase):
             with Server(*options) as server:
                 self.assertEqual(ask(server, FIRST)[1], 0)
                 # The paragraphs, and what stands before and behind them.
-                wait_until(lambda: len(list(files.rglob("*.kv"))) >= 8, "the pieces to be written")
+                wait_until(lambda: len(list(files.rglob("*.bin"))) >= 8, "the pieces to be written")
                 server.stop(signal.SIGKILL)
             with Server(*options) as server:
                 answer, count = ask(server, OTHER)
                 self.assertGreater(count, 300)
                 self.assertEqual(answer, exact(server, OTHER))
                 server.stop(signal.SIGKILL)
-            for file in list(files.rglob("*.kv"))[::2]:
+            for file in list(files.rglob("*.bin"))[::2]:
                 os.truncate(file, file.stat().st_size // 2)
             with Server(*options) as server:
                 answer, fewer = ask(server, THIRD)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """troupe cache-server from outside: LMCache's protocol, what survives kill -9, and engines that share their KV cache."""
+import json
 import os
 import pathlib
 import random
@@ -11,10 +12,12 @@ import struct
 import subprocess
 import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
-from kv_offload_test import HITS, ask, transfer
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, run, wait_until
+from kv_offload_test import HITS, ask, post, transfer
+from prefix_cache_test import clear
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, reserve_port, run, wait_until
 
 PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
 
@@ -52,6 +55,32 @@ class CacheServer:
 
     def metric(self, name):
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE))
+
+
+class Controller:
+    """LMCache's own controller, from its package."""
+
+    def __init__(self, ports, log):
+        self.url = f"http://127.0.0.1:{ports[0]}"
+        program = "from lmcache.v1.api_server.__main__ import main; main()"
+        monitor = json.dumps(dict(zip(("pull", "reply", "heartbeat"), ports[1:])))
+        self.process = subprocess.Popen([os.environ["LMCACHE_PYTHON"], "-c", program, "--host", "127.0.0.1", "--port",
+                                         str(ports[0]), "--monitor-ports", monitor], stdout=log, stderr=log)
+        wait_until(lambda: self.post("lookup", tokens=[1])[0] == 200, "LMCache's controller")
+
+    def post(self, verb, **body):
+        request = urllib.request.Request(f"{self.url}/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
 
 
 class Client:
@@ -193,6 +222,7 @@ class CacheServerTest(unittest.TestCase):
         self.assertIn("--max-disk-bytes", run(["cache-server", "--help"])[1])
         for extra, text in (({"lmcache.chunk_sizes": 1}, "chunk_sizes is unknown"),
                             ({"lmcache.enable_pd": True}, "not offered"),
+                            ({"lmcache.enable_controller": True}, "lmcache_instance_id"),
                             ({"lmcache.chunk_size": 24}, "multiple of the block size")):
             code, _, errors = run(["serve", "--port", "0", "--block-size", "16", *transfer("LMCacheConnectorV1", **extra)])
             self.assertNotEqual(code, 0)
@@ -207,6 +237,76 @@ class CacheServerTest(unittest.TestCase):
             output, _ = communicate(process, timeout=600)
             self.assertEqual(process.returncode, 0, output)
             self.assertIn("20 values are the same", output)
+
+    @unittest.skipUnless(os.environ.get("LMCACHE_PYTHON"), "LMCACHE_PYTHON names no Python that has lmcache")
+    def test_the_controller_and_the_lookup_client_of_lmcache_find_a_prompt(self):
+        """The hashes are those of an LMCache that cannot import vLLM, as this one."""
+        ports = [reserve_port() for _ in range(4)]
+        tokens = [5 + i % 97 for i in range(600)]
+        with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "log"), "w+", encoding="utf-8") as log:
+            settings = {"lmcache.pre_caching_hash_algorithm": "builtin", "lmcache.extra_config": {"troupe_vllm_hashes": False},
+                        "lmcache.max_local_cpu_size": 0.5, "lmcache.enable_controller": True,
+                        "lmcache.lmcache_instance_id": "troupe", "lmcache.controller_pull_url": f"127.0.0.1:{ports[1]}",
+                        "lmcache.controller_reply_url": f"127.0.0.1:{ports[2]}",
+                        "lmcache.lmcache_worker_ports": [reserve_port()], "lmcache.lmcache_worker_heartbeat_time": 1,
+                        "lmcache.lmcache_worker_heartbeat_delay_time": 0, "lmcache_rpc_port": 3}
+            config = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "engine_id": "tests",
+                      "kv_connector_extra_config": settings}
+            controller = Controller(ports, log)
+            found = ["LocalCPUBackend", 512]
+
+            def sees(layout, prompt=tokens):
+                return lambda: controller.post("lookup", tokens=prompt)[1]["layout_info"] == layout
+
+            def ask_again(prompt):
+                """How many of its tokens are found outside the prefix cache."""
+                before = server.metric(HITS)
+                clear(server, "/admin/cache")
+                post(server, {"prompt": prompt, "max_tokens": 4, "temperature": 0})
+                return server.metric(HITS) - before
+
+            def has_all_keys():
+                with open(log.name, encoding="utf-8") as lines:
+                    return lines.read().count("Completed full sync") >= num_syncs
+            try:
+                with Server("--max-model-len", "1024", "--block-size", "16", "--kv-transfer-config", json.dumps(config),
+                            environment={"VLLM_RPC_BASE_PATH": folder}) as server:
+                    post(server, {"prompt": tokens, "max_tokens": 4, "temperature": 0})
+                    wait_until(sees({"troupe": found}), "the prompt's chunks")
+                    _, answer = controller.post("query_worker_info", instance_id="troupe")
+                    self.assertEqual([(each["worker_id"], each["ip"], each["port"]) for each in answer["worker_infos"]],
+                                     [(0, "127.0.0.1", settings["lmcache.lmcache_worker_ports"][0])])
+                    self.assertEqual(controller.post("health", instance_id="troupe")[1]["error_codes"], {"0": 0})
+                    # What is pinned is not cleared; another prompt is.
+                    other = tokens[300:0:-1]
+                    ask_again(other)
+                    wait_until(sees({"troupe": [found[0], 256]}, other), "the other prompt's chunk")
+                    for verb, location, number in (("pin", found[0], 512), ("clear", found[0], 256),
+                                                   ("clear", "LocalDiskBackend", 0)):
+                        body = {"tokens": tokens} if verb == "pin" else {}
+                        _, answer = controller.post(verb, instance_id="troupe", location=location, **body)
+                        self.assertEqual(answer["num_tokens"], number, verb)
+                    wait_until(sees({}, other), "the other prompt to be gone")
+                    self.assertEqual((ask_again(other), ask_again(tokens)), (0, 512))
+                    status, answer = controller.post("compress", instance_id="troupe", location=found[0], method="cachegen",
+                                                     tokens=tokens)
+                    self.assertEqual((status, "not supported" in answer), (500, True), answer)
+                    num_syncs = 2  # of the memory and of the disk
+                    wait_until(has_all_keys, "a full synchronisation")
+                    controller.kill()
+                    controller = Controller(ports, log)
+                    wait_until(sees({"troupe": found}), "the chunks after the controller's restart")
+                    num_syncs = 4
+                    wait_until(has_all_keys, "a full synchronisation after the restart")
+                    self.assertTrue(sees({"troupe": found})())
+                    program = pathlib.Path(__file__).with_name("lmcache_lookup.py")
+                    process = subprocess.Popen([os.environ["LMCACHE_PYTHON"], program, folder, "tests", "3", json.dumps(tokens)],
+                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                    output, _ = communicate(process, timeout=600)
+                    self.assertIn("512 tokens are there", output)
+                wait_until(sees({}), "an instance that is gone")
+            finally:
+                controller.kill()
 
 
 if __name__ == "__main__":

@@ -161,7 +161,9 @@ class Disaggregation(unittest.TestCase):
     def test_what_is_wrong_with_the_roles_is_told(self):
         for options, text in ((("--group-roles", "prefill"), "no group has the role decode or both"),
                               (("--group-roles", "prefil"), "'prefil' is not one of both, prefill, decode"),
-                              (("--data-parallel-size", "2", "--group-roles", "decode"), "group-roles has 1 roles")):
+                              (("--data-parallel-size", "2", "--group-roles", "decode"), "group-roles has 1 roles"),
+                              (peer(transport="rdma"), "transport is rdma, it must be host or nccl"),
+                              (peer(transport="nccl"), "transport is nccl")):
             code, _, errors = run(["serve", "--port", "0", *options])
             self.assertNotEqual(code, 0)
             self.assertIn(text, errors)

@@ -81,7 +81,7 @@ class KVOffload(unittest.TestCase):
             options = (*OPTIONS, *transfer("FileConnector", shared_storage_path=folder))
             with Server(*options) as server:
                 self.answer_all(server)
-            files = sorted(pathlib.Path(folder).rglob("*.kv"))
+            files = sorted(pathlib.Path(folder).rglob("*.bin"))
             self.assertGreaterEqual(len(files), 40)
             with Server(*options) as server:
                 self.answer_all(server)

@@ -98,7 +98,7 @@ class Stores:
 
     def damage_files(self, numbers):
         """Some are cut, in some a bit is flipped."""
-        for file in sorted([*self.disk.rglob("*.kv"), *self.kept.rglob("*")]):
+        for file in sorted([*self.disk.rglob("*.bin"), *self.kept.rglob("*")]):
             with contextlib.suppress(OSError):  # it is being replaced
                 size = file.stat().st_size
                 if not file.is_file() or size == 0 or numbers.random() < 0.5:

@@ -18,7 +18,7 @@ import urllib.request
 BINARY = os.environ["TROUPE_BINARY"]
 DEADLINE_S = float(os.environ.get("TROUPE_TEST_DEADLINE_S", "240"))
 # What the binary gets: it reads TROUPE_* as options, and refuses those that it does not know.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TROUPE_", "LMCACHE_"))}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tools" / "demo_model" / "samples"
 NETWORK = "troupe-test"  # a network namespace with the second host of multi-node.conf

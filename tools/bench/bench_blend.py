@@ -8,7 +8,8 @@ prefix cache; the KL divergence of the first token's distribution from that of a
 the rest together, which is a lower bound); how many greedy answers begin with the same token, and which part of them is the
 same up to the first difference. The table goes to OUT/blend.txt, a chart to OUT/blend.svg, all samples to OUT/blend.json.
 
-The text of a model with random weights means nothing, but how far its answers move does.
+The text of a model with random weights means nothing, but how far its answers move does. With --retrieval the model is one that
+train_retrieval.py has trained, a paragraph has facts, and a prompt asks for one of them: how many answers are right is told, too.
 """
 import argparse
 import http.client
@@ -25,6 +26,7 @@ import time
 RATIOS = (0.0, 0.05, 0.15, 0.3, 1.0)
 SEPARATOR = " # # "
 NUM_LOGPROBS = 20
+KEYS, VALUES, FACTS = range(100, 172), range(200, 232), 6  # as in train_retrieval.py
 
 
 class Server:
@@ -103,12 +105,18 @@ def measure(arguments, model):
         vocabulary = [token for token in range(100, arguments.vocabulary) if token not in separator]
         paragraphs = [[source.choice(vocabulary) for _ in range(arguments.tokens)] for _ in range(12)]
         question = [source.choice(vocabulary) for _ in range(12)]
+        known = {}
+        if arguments.retrieval:
+            keys = source.sample(KEYS, 12 * FACTS)
+            known = {key: source.choice(VALUES) for key in keys}
+            paragraphs = [[token for key in keys[i * FACTS:(i + 1) * FACTS] for token in (key, known[key])] for i in range(12)]
 
         def prompt(order, number):
+            asked = [source.choice(paragraphs[source.choice(order)][::2])] if known else question
             tokens = [vocabulary[number]]  # so that prompts share no prefix
             for paragraph in order:
                 tokens += separator + paragraphs[paragraph]
-            return tokens + separator + question
+            return tokens + separator + asked
 
         # All paragraphs are kept from here on, and the weights are in memory.
         server.ask(prompt(range(12), 0), {}, 2)
@@ -116,7 +124,7 @@ def measure(arguments, model):
         for number in range(1, arguments.prompts + 1):
             order = source.sample(range(12), source.randint(6, 12))
             tokens = prompt(order, number)
-            sample = {"paragraphs": len(order), "tokens": len(tokens), "blended": {}}
+            sample = {"paragraphs": len(order), "tokens": len(tokens), "blended": {}, "answer": known.get(tokens[-1])}
             for ratio in RATIOS:
                 sample["blended"][ratio] = server.ask(
                     tokens, {"enable_blending": True, "blend_recompute_ratios": ratio}, arguments.answer)
@@ -140,6 +148,8 @@ def summarise(samples):
             "of_prefix": statistics.median(blended["seconds"] / prefix["seconds"] for blended, _, prefix in of),
             "kl": statistics.mean(divergence(full["first"], blended["first"]) for blended, full, _ in of),
             "first": statistics.mean(full["tokens"][0] == blended["tokens"][0] for blended, full, _ in of),
+            "right": statistics.mean(blended["tokens"][0] == sample["answer"]
+                                     for blended, sample in ((sample["blended"][ratio], sample) for sample in samples)),
             "same": statistics.mean(same_part(full["tokens"], blended["tokens"]) for blended, full, _ in of),
             "exact": all(full["tokens"] == blended["tokens"] and full["first"] == blended["first"] for blended, full, _ in of)})
     return rows
@@ -151,9 +161,15 @@ def table(name, samples, rows):
              f" tokens, full prefill {full:.3f} s, prefix hit"
              f" {statistics.median(sample['prefix']['seconds'] for sample in samples):.3f} s (medians)",
              f"{'ratio':>6} {'TTFT/full':>10} {'TTFT/prefix hit':>16} {'KL':>10} {'same first':>11} {'same part':>10} {'exact':>6}"]
+    has_answers = samples[0]["answer"] is not None
+    if has_answers:
+        right = statistics.mean(sample["full"]["tokens"][0] == sample["answer"] for sample in samples)
+        lines[0] += f"; {right:.2f} of the answers of full prefills are right"
+        lines[1] += f" {'right':>6}"
     for row in rows:
         lines.append(f"{row['ratio']:>6} {row['of_full']:>10.3f} {row['of_prefix']:>16.2f} {row['kl']:>10.2e}"
-                     f" {row['first']:>11.2f} {row['same']:>10.2f} {'yes' if row['exact'] else 'no':>6}")
+                     f" {row['first']:>11.2f} {row['same']:>10.2f} {'yes' if row['exact'] else 'no':>6}"
+                     + (f" {row['right']:>6.2f}" if has_answers else ""))
     return "\n".join(lines)
 
 
@@ -197,6 +213,7 @@ def main():
     parser.add_argument("--answer", type=int, default=16, help="tokens of an answer")
     parser.add_argument("--vocabulary", type=int, default=500, help="ids below it are used")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--retrieval", action="store_true", help="prompts of facts, for models that train_retrieval.py has made")
     parser.add_argument("--option", action="append", default=[], help="of the server, as --option=--dtype --option=float32")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

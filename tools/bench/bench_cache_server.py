@@ -19,7 +19,7 @@ from bench_support import BINARY, cpu_seconds, progress
 
 LMCACHE = ("import sys; sys.argv = ['lmcache_server', '127.0.0.1', '{port}', 'cpu'];"
            "from lmcache.v1.server.__main__ import main; main()")
-WORKLOADS = (("exist", 0, 1), ("exist", 0, 64), ("get", 1 << 16, 1), ("get", 1 << 20, 1), ("put", 1 << 20, 1))
+WORKLOADS = (("exist", 0, 1), ("exist", 0, 64), ("get", 1 << 16, 1), ("get", 1 << 20, 1), ("put", 1 << 16, 1), ("put", 1 << 20, 1))
 
 
 def free_port():

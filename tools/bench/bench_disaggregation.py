@@ -2,7 +2,7 @@
 """Between the tokens of eight streams while long prompts arrive: two groups that do both, beside one that computes long prompts
 and one that generates, in turns.
 
-usage: bench_disaggregation.py MODEL [ROUNDS [LENGTH]]     MODEL: a folder; LENGTH: tokens of a long prompt [1024]"""
+usage: bench_disaggregation.py MODEL [ROUNDS [LENGTH]]     MODEL: a folder; LENGTH: tokens of a long prompt [4096]"""
 import statistics
 import sys
 import threading
@@ -15,7 +15,7 @@ STREAMS, PROMPT, LONG_PROMPTS, MOST_TOKENS = 8, 64, 4, 1900
 def main():
     model = sys.argv[1]
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    length = int(sys.argv[3]) if len(sys.argv) > 3 else 1024
+    length = int(sys.argv[3]) if len(sys.argv) > 3 else 4096
     vocabulary, seeds = vocabulary_of(model), iter(range(1 << 30))
 
     def p99_ms(server):
@@ -42,7 +42,8 @@ def main():
             return []
         found, _ = at_once(lambda number: send_long(number) if number < 0 else watch(number), range(-1, STREAMS))
         return 1000 * percentile([gap for events in found for gap in gaps_s(events)], 0.99)
-    common = (model, "--data-parallel-size", "2", "--threads", str(max(THREADS // 2, 1)), "--max-model-len", str(MOST_TOKENS + PROMPT + 1))
+    common = (model, "--data-parallel-size", "2", "--threads", str(max(THREADS // 2, 1)), "--max-model-len",
+              str(max(MOST_TOKENS + PROMPT, length + 2) + 1))
     roles = ("--group-roles", "prefill", "--group-roles", "decode", "--disaggregation-threshold", "256")
     with servers(joint=common, apart=(*common, *roles)) as each:
         found = in_turns(rounds, {name: lambda s=server: p99_ms(s) for name, server in each.items()})

@@ -54,6 +54,22 @@ Result<double> to_gibibytes(const Setting& setting) {
   return number;
 }
 
+Result<std::vector<std::int32_t>> to_numbers(const Setting& setting, std::int32_t most) {
+  std::vector<std::int32_t> numbers;
+  Setting one = setting;
+  for (std::size_t begin = 0; begin < setting.value.size();) {
+    const std::size_t end = std::min(setting.value.find(',', begin), setting.value.size());
+    one.value = setting.value.substr(begin, end - begin);
+    std::erase_if(one.value, [](char c) { return c == ' ' || c == '[' || c == ']'; });
+    ASSIGN_OR_RETURN(const std::int32_t number, to_number(one, 0));
+    if (number > most)
+      return bad_value(setting, "its numbers must be at most " + std::to_string(most));
+    numbers.push_back(number);
+    begin = end + 1;
+  }
+  return numbers;
+}
+
 bool is_none(const std::string& value) {
   return value.empty() || value == "null" || value == "None" || value == "none" || value == "~";
 }
@@ -83,7 +99,6 @@ struct Unsupported {
 constexpr std::array kUnsupported = {
     Unsupported{"enable_blending", ""},
     Unsupported{"enable_p2p", ""},
-    Unsupported{"enable_controller", ""},
     Unsupported{"enable_pd", ""},
     Unsupported{"enable_async_loading", ""},
     Unsupported{"enable_kv_events", ""},
@@ -112,7 +127,46 @@ constexpr std::array<std::string_view, 5> kForeignVariables = {
     "LMCACHE_CONFIG_FILE", "LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE", "LMCACHE_USE_UPSTREAM_MP",
     "LMCACHE_USE_EXPERIMENTAL"};
 
-Result<void> apply_setting(LMCacheConfig& config, const Setting& setting) {
+/// False: the setting is none of the controller's.
+Result<bool> apply_controller_setting(ControllerOptions& options, const Setting& setting) {
+  const std::string& key = setting.key;
+  const std::string text = is_none(setting.value) ? "" : setting.value;
+  if (key == "enable_controller") {
+    ASSIGN_OR_RETURN(options.is_enabled, to_bool(setting));
+  } else if (key == "lmcache_instance_id") {
+    options.instance_id = text;
+  } else if (key == "controller_pull_url") {
+    options.pull_url = text;
+  } else if (key == "controller_reply_url") {
+    options.reply_url = text;
+  } else if (key == "lmcache_worker_ports") {
+    ASSIGN_OR_RETURN(options.worker_ports, to_numbers({key, text, setting.where}, 65535));
+  } else if (key == "lmcache_worker_ids") {
+    ASSIGN_OR_RETURN(options.worker_ids, to_numbers({key, text, setting.where}, INT32_MAX));
+  } else if (key == "lmcache_worker_heartbeat_delay_time") {
+    ASSIGN_OR_RETURN(const std::int32_t seconds, to_number(setting, 0));
+    options.heartbeat_delay = std::chrono::seconds(seconds);
+  } else if (key == "lmcache_worker_heartbeat_time") {
+    options.heartbeat_time.reset();
+    if (text.empty() || text == "0") return true;
+    ASSIGN_OR_RETURN(const std::int32_t seconds, to_number(setting, 1));
+    options.heartbeat_time = std::chrono::seconds(seconds);
+  } else if (key == "extra_config.worker_socket_recv_timeout_ms") {
+    ASSIGN_OR_RETURN(const std::int32_t milliseconds, to_number(setting, 1));
+    options.timeout = std::chrono::milliseconds(milliseconds);
+  } else if (key == "pin_timeout_sec") {
+    ASSIGN_OR_RETURN(const std::int32_t seconds, to_number(setting, 1));
+    options.pin_time = std::chrono::seconds(seconds);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+Result<void> apply_setting(LMCacheConfig& config, HashEnvironment& hashing,
+                           const Setting& setting) {
+  ASSIGN_OR_RETURN(const bool is_controllers, apply_controller_setting(config.controller, setting));
+  if (is_controllers) return {};
   const std::string& key = setting.key;
   if (key == "chunk_size") {
     ASSIGN_OR_RETURN(config.chunk_size, to_number(setting, 1));
@@ -163,6 +217,9 @@ Result<void> apply_setting(LMCacheConfig& config, const Setting& setting) {
     config.remote.token_file = setting.value;
   } else if (key == "extra_config.troupe_ca_file") {
     config.remote.ca_file = setting.value;
+  } else if (key == "extra_config.troupe_vllm_hashes") {
+    // Where it cannot import vLLM, LMCache hashes the first chunk otherwise.
+    ASSIGN_OR_RETURN(hashing.has_vllm, to_bool(setting));
   } else if (key == "extra_config") {
     if (!is_none(setting.value)) return bad_value(setting, "it must be an object");
   } else {
@@ -227,12 +284,14 @@ const std::string* find_variable(std::span<const std::string> environment, std::
   return nullptr;
 }
 
-Result<void> apply_all(LMCacheConfig& config, const std::vector<Setting>& settings) {
-  for (const Setting& setting : settings) RETURN_IF_ERROR(apply_setting(config, setting));
+Result<void> apply_all(LMCacheConfig& config, HashEnvironment& hashing,
+                       const std::vector<Setting>& settings) {
+  for (const Setting& setting : settings) RETURN_IF_ERROR(apply_setting(config, hashing, setting));
   return {};
 }
 
-Result<void> apply_environment(LMCacheConfig& config, std::span<const std::string> environment) {
+Result<void> apply_environment(LMCacheConfig& config, HashEnvironment& hashing,
+                               std::span<const std::string> environment) {
   for (const std::string& entry : environment) {
     const std::string name = entry.substr(0, entry.find('='));
     if (!name.starts_with(kPrefix) || name.size() == entry.size() ||
@@ -243,26 +302,30 @@ Result<void> apply_environment(LMCacheConfig& config, std::span<const std::strin
                            [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
     if (setting.key == "extra_config") {
       ASSIGN_OR_RETURN(const auto settings, parse_settings(setting.value, name, setting.key));
-      RETURN_IF_ERROR(apply_all(config, settings));
+      RETURN_IF_ERROR(apply_all(config, hashing, settings));
     } else {
-      RETURN_IF_ERROR(apply_setting(config, setting));
+      RETURN_IF_ERROR(apply_setting(config, hashing, setting));
     }
   }
   return {};
 }
 
-Result<void> apply_extra_config(LMCacheConfig& config, const std::string& text) {
+Result<void> apply_extra_config(LMCacheConfig& config, HashEnvironment& hashing,
+                                const std::string& text) {
   constexpr std::string_view kOwn = "lmcache.";
   const std::string name = "kv_connector_extra_config";
   ASSIGN_OR_RETURN(std::vector<Setting> settings, parse_settings(text, name, ""));
   for (Setting& setting : settings) {
-    // vLLM's own, of LMCache's connector. The first is for a socket that there is not here.
-    if (setting.key == "lmcache_rpc_port") continue;
+    // vLLM's own, of LMCache's connector.
+    if (setting.key == "lmcache_rpc_port") {
+      ASSIGN_OR_RETURN(config.rpc_port, to_number(setting, 0));
+      continue;
+    }
     if (setting.key.starts_with(kOwn))
       setting.key.erase(0, kOwn.size());
     else if (setting.key != "skip_last_n_tokens")
       return invalid_argument(setting.where + " is unknown", "kv-transfer-config");
-    RETURN_IF_ERROR(apply_setting(config, setting));
+    RETURN_IF_ERROR(apply_setting(config, hashing, setting));
   }
   return {};
 }
@@ -272,16 +335,20 @@ Result<void> apply_extra_config(LMCacheConfig& config, const std::string& text) 
 Result<LMCacheConfig> read_lmcache_config(std::span<const std::string> environment,
                                           const std::string& extra_config) {
   LMCacheConfig config;
+  HashEnvironment hashing;
   std::string value;
   if (find_variable(environment, "LMCACHE_CONFIG_FILE", value) != nullptr && !value.empty()) {
     const std::string file = value;
     ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
     ASSIGN_OR_RETURN(const auto settings, parse_settings(text, file, ""));
-    RETURN_IF_ERROR(apply_all(config, settings));
+    RETURN_IF_ERROR(apply_all(config, hashing, settings));
   }
-  RETURN_IF_ERROR(apply_environment(config, environment));
-  RETURN_IF_ERROR(apply_extra_config(config, extra_config));
-  HashEnvironment hashing;
+  RETURN_IF_ERROR(apply_environment(config, hashing, environment));
+  RETURN_IF_ERROR(apply_extra_config(config, hashing, extra_config));
+  config.rpc_folder =
+      find_variable(environment, "VLLM_RPC_BASE_PATH", value) != nullptr && !value.empty()
+          ? value
+          : "/tmp/vllm_rpc";
   if (find_variable(environment, "PYTHONHASHSEED", value) != nullptr && !value.empty() &&
       value != "random")
     hashing.seed = value;

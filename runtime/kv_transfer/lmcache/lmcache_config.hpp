@@ -1,6 +1,7 @@
 #pragma once
 // LMCache's configuration of an engine's connector.
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,6 +14,21 @@
 #include "runtime/kv_transfer/lmcache/tier_index.hpp"
 
 namespace troupe::lmcache {
+
+/// Of LMCache's controller, which sees what an engine has.
+struct ControllerOptions {
+  bool is_enabled = false;
+  std::string instance_id;
+  std::string pull_url;   ///< "host:port", for reports
+  std::string reply_url;  ///< the same, for requests
+  /// Where each of the workers takes orders.
+  std::vector<std::int32_t> worker_ports;
+  std::vector<std::int32_t> worker_ids;  ///< ranks that register; empty: all
+  std::chrono::seconds heartbeat_delay{10};
+  std::optional<std::chrono::seconds> heartbeat_time;  ///< none: no heartbeats
+  std::chrono::milliseconds timeout{30'000};           ///< of its answers
+  std::chrono::seconds pin_time{300};                  ///< of chunks that it pins
+};
 
 struct LMCacheConfig {
   std::int32_t chunk_size = 256;  ///< tokens
@@ -34,6 +50,10 @@ struct LMCacheConfig {
   std::int32_t lookup_timeout_ms = 3000;
   bool force_skip_save = false;
   std::int32_t skip_last_n_tokens = 0;
+  ControllerOptions controller;
+  /// Of the sockets that lookup clients ask; none: there are none.
+  std::optional<std::int32_t> rpc_port;
+  std::string rpc_folder;  ///< where these sockets are
 };
 
 /// From the file that LMCACHE_CONFIG_FILE names (YAML), then variables LMCACHE_<KEY>, then entries

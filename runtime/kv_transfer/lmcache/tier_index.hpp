@@ -45,10 +45,15 @@ class TierIndex {
   /// It is used. False: it is not there.
   bool touch(const ChunkId& id);
   /// Adds one that is not there. `removed` gets those that had to go. False: it is larger than the
-  /// limit, nothing was changed.
+  /// limit, or than what pinned ones leave of it; nothing was changed.
   bool add(const ChunkId& id, std::int64_t num_bytes, std::vector<ChunkId>& removed);
   bool remove(const ChunkId& id);
   void clear();
+  /// It stays until it is unpinned as often, or removed. False: it is not there.
+  bool pin(const ChunkId& id);
+  void unpin(const ChunkId& id);
+  /// Removes all that are not pinned.
+  [[nodiscard]] std::vector<ChunkId> clear_unpinned();
 
   [[nodiscard]] std::size_t size() const noexcept { return chunks_.size(); }
   [[nodiscard]] std::int64_t num_bytes() const noexcept { return num_bytes_; }
@@ -60,15 +65,17 @@ class TierIndex {
     std::int64_t num_bytes = 0;
     std::uint64_t num_uses = 0;
     Rank rank;
+    std::int32_t num_pins = 0;
   };
   [[nodiscard]] Rank next_rank(const Held& chunk);
 
   std::int64_t max_bytes_;
   CachePolicy policy_;
   std::int64_t num_bytes_ = 0;
+  std::int64_t num_pinned_bytes_ = 0;
   std::uint64_t last_use_ = 0;
   std::unordered_map<ChunkId, Held, ChunkIdHash> chunks_;
-  std::map<Rank, ChunkId> by_rank_;
+  std::map<Rank, ChunkId> by_rank_;  // without those that are pinned
 };
 
 }  // namespace troupe::lmcache

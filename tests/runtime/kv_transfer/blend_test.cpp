@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(a_share_of_0_gives_the_same_bits_behind_the_same_prefix) {
 std::vector<std::filesystem::path> piece_files(const BlockFolder& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
-    if (entry.path().extension() == ".kv") files.push_back(entry.path());
+    if (entry.path().extension() == ".bin") files.push_back(entry.path());
   std::ranges::sort(files);
   return files;
 }

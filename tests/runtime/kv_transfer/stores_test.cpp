@@ -192,7 +192,12 @@ BOOST_AUTO_TEST_CASE(a_store_of_files_holds_what_it_was_given_and_lists_it) {
   }
   // Neither a file that is being written nor another one is a block.
   std::ofstream(store->place_of(key_of(1, 1)) + ".XXXXXX") << "x";
-  std::ofstream(folder.path() / "01" / "x_g1.kv") << "x";
+  const fs::path other = fs::path(store->place_of(key_of(1, 1))).parent_path() / "x.bin";
+  std::ofstream(other) << "x";
+  fs::create_directories(folder.path() / "fff" / "ff_g0");
+  fs::copy_file(
+      store->place_of(key_of(1, 1)),
+      folder.path() / "fff" / "ff_g0" / fs::path(store->place_of(key_of(1, 1))).filename());
   BOOST_TEST((list_block_files(path) == std::vector{key_of(3, 3), key_of(2, 2), key_of(1, 1)}));
   BOOST_TEST(store->load(key_of(3, 3)).ok());  // it counts as used
   BOOST_TEST((list_block_files(path).back() == key_of(3, 3)));
@@ -221,7 +226,7 @@ BOOST_AUTO_TEST_CASE(many_files_are_read_at_once_and_each_that_is_wrong_alone) {
 
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_named) {
   const BlockFolder folder;
-  std::ofstream(folder.path() / "01") << "a file in the place of a folder";
+  std::ofstream(folder.path() / "010") << "a file in the place of a folder";
   const auto store = make_file_block_store(folder.path().string());
   const auto saved = store->save(key_of(1), sealed_blob(key_of(1), 5));
   BOOST_REQUIRE(!saved.ok());

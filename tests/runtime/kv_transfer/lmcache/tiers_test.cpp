@@ -203,11 +203,10 @@ class RedisServer {
   }
   [[nodiscard]] bool exists() const { return process_ > 0; }
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  /// Once it listens.
+  /// Once it listens: its socket exists before that.
   [[nodiscard]] std::string url() const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    while (!fs::exists(socket_) && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::yield();
+    while (!accepts() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     return "unix://" + socket_;
   }
   /// A command whose reply is a number; 0 otherwise.
@@ -225,6 +224,13 @@ class RedisServer {
   }
 
  private:
+  [[nodiscard]] bool accepts() const {
+    redisContext* const context = redisConnectUnix(socket_.c_str());
+    const bool is_connected = context != nullptr && context->err == 0;
+    if (context != nullptr) redisFree(context);
+    return is_connected;
+  }
+
   static constexpr const char* kProgram = "/usr/bin/redis-server";
   BlockFolder folder_;
   std::string socket_;
