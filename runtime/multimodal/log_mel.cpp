@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/base/check.hpp"
+
 namespace troupe {
 namespace {
 
@@ -138,6 +140,7 @@ std::vector<float> LogMel::window(std::span<const float> frames) const {
   const auto num_mels = static_cast<std::size_t>(config_.num_mels);
   const auto num_frames = static_cast<std::size_t>(config_.num_frames());
   std::vector<float> window(num_mels * num_frames);
+  CHECK(frames.size() <= window.size(), frames.size(), window.size());
   for (std::size_t i = 0; i < frames.size(); ++i)
     window[i % num_mels * num_frames + i / num_mels] = frames[i];
   return window;

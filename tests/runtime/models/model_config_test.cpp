@@ -2,9 +2,13 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "runtime/models/registry.hpp"
+#include "runtime/models/transcription_rules.hpp"
 
 namespace troupe {
 namespace {
@@ -448,6 +452,38 @@ BOOST_AUTO_TEST_CASE(generation_config_gives_ids_and_sampling_defaults) {
   BOOST_TEST(parse_generation_config(R"({"eos_token_id":7})")->eos_token_ids.front() == 7);
   BOOST_TEST(!parse_generation_config(R"({"eos_token_id":"x"})").ok());
   BOOST_TEST(load_generation_config("/nonexistent").ok());
+}
+
+BOOST_AUTO_TEST_CASE(the_rules_of_a_transcript_come_from_the_generation_config) {
+  namespace fs = std::filesystem;
+  std::string path = (fs::temp_directory_path() / "troupe-rules-XXXXXX").string();
+  BOOST_REQUIRE(mkdtemp(path.data()) != nullptr);
+  const auto load = [&](const std::string& text) {
+    std::ofstream(fs::path(path) / "generation_config.json") << text;
+    return load_transcription_rules(path);
+  };
+  const auto rules =
+      load(R"({"eos_token_id":9,"no_timestamps_token_id":11,"suppress_tokens":[3,6],)"
+           R"("begin_suppress_tokens":[2,9],"max_initial_timestamp_index":50})");
+  BOOST_REQUIRE(rules.ok());
+  BOOST_TEST((rules->suppressed == std::vector<TokenId>{3, 6}));
+  BOOST_TEST((rules->suppressed_first == std::vector<TokenId>{2, 9}));
+  BOOST_TEST(rules->end == 9);
+  BOOST_TEST((rules->no_timestamps == TokenId{11}));
+  BOOST_TEST((rules->max_initial_timestamp == 50));
+  BOOST_TEST(!load(R"({"suppress_tokens":null})")->no_timestamps);
+  for (const auto& [text, named] :
+       {std::pair{R"([1])", "JSON object"},
+        {R"({"suppress_tokens":[1,"x"]})", "suppress_tokens is not a list"},
+        {R"({"begin_suppress_tokens":[-1]})", "begin_suppress_tokens is not a list"},
+        {R"({"no_timestamps_token_id":4294967296})", "no_timestamps_token_id is 4294967296"},
+        {R"({"max_initial_timestamp_index":-2})", "max_initial_timestamp_index is -2"}}) {
+    const auto wrong = load(text);
+    BOOST_REQUIRE_MESSAGE(!wrong.ok(), text);
+    BOOST_TEST(wrong.error().message.find(named) != std::string::npos, wrong.error().message);
+  }
+  fs::remove_all(path);
+  BOOST_TEST(load_transcription_rules(path).ok());  // without the file
 }
 
 }  // namespace
