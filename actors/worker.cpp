@@ -79,6 +79,7 @@ class MethodRunner {
     // Keeps alive what connectors of this process share, until the next one uses it too.
     const auto earlier = runner == nullptr ? nullptr : runner->take_ec_connector();
     ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
+    RETURN_IF_ERROR(runner->follow_transcription_rules());
     const ModelLoaded loaded = runner->describe();
     if (connector != nullptr && runner->encoder() != nullptr) {
       ASSIGN_OR_RETURN(auto worker,

@@ -50,6 +50,10 @@ class ModelRunner {
   static Result<std::unique_ptr<ModelRunner>> load(const WorkerOptions& options,
                                                    const LoadProgressCallback& progress);
 
+  /// Transcripts follow the TranscriptionRules of the model, if it transcribes, where otherwise the
+  /// logits are the model's own (as replays of a reference's logits need them). Pre: the caches are
+  /// not made yet. Errors: those of load_transcription_rules.
+  Result<void> follow_transcription_rules();
   /// What was loaded, for planning the KV cache: available_bytes is what the machine has left when
   /// the largest step is under way.
   [[nodiscard]] ModelLoaded describe() const;
@@ -171,6 +175,7 @@ class ModelRunner {
   std::unique_ptr<Device> device_;  // outlives the model
   LoadedModel loaded_;
   PoolerConfig pooler_;
+  std::shared_ptr<const TranscriptionRules> transcription_;  // null: none are followed
 
   KVCacheConfig cache_config_;
   /// A tensor of the pool; all zero if only layers of other stages use it.

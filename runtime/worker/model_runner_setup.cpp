@@ -300,17 +300,12 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);
-  std::shared_ptr<const TranscriptionRules> transcription;
-  if (has_cross_attention(specs)) {
-    ASSIGN_OR_RETURN(TranscriptionRules rules, load_transcription_rules(options_.model));
-    transcription = std::make_shared<const TranscriptionRules>(std::move(rules));
-  }
   batch_.emplace(block_sizes,
                  InputBatch::Options{.two_way_items = loaded_.model->sees_items_both_ways(),
                                      .max_two_way_span = smallest_window(loaded_.config),
                                      .is_encoder = loaded_.model->is_encoder(),
                                      .encoder_decoder = has_cross_attention(specs),
-                                     .transcription = std::move(transcription),
+                                     .transcription = transcription_,
                                      .pooling = pooler_.type,
                                      .gives_all = has_draft_head()});
   if (draft_model_ != nullptr) {
@@ -323,6 +318,13 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   layer_caches_ = std::move(caches);
   const KVCacheMemory pages = cache_memory();
   for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->register_kv_caches(pages));
+  return {};
+}
+
+Result<void> ModelRunner::follow_transcription_rules() {
+  if (!has_cross_attention(kv_cache_specs())) return {};
+  ASSIGN_OR_RETURN(TranscriptionRules rules, load_transcription_rules(options_.model));
+  transcription_ = std::make_shared<const TranscriptionRules>(std::move(rules));
   return {};
 }
 
