@@ -586,6 +586,9 @@ Result<void> validate(const Options& options) {
         "max-num-batched-tokens");
   }
   const ServerOptions& server = options.server;
+  if (std::ranges::find(server.api_key, "") != server.api_key.end())
+    return invalid_argument("api-key is empty; a server without keys has no such option",
+                            "api-key");
   const bool wants_https =
       !server.ssl_keyfile.empty() || !server.ssl_ca_certs.empty() || server.ssl_cert_reqs > 0;
   if (wants_https && server.ssl_certfile.empty())

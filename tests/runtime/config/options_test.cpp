@@ -352,6 +352,10 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
   BOOST_TEST(validate(options).error().message ==
              "enable-priority-preemption needs scheduling-policy priority, it is fcfs");
   options = {};
+  options.server.api_key = {"one", ""};
+  BOOST_TEST(validate(options).error().message ==
+             "api-key is empty; a server without keys has no such option");
+  options = {};
   options.engine.speculative_config = R"({"method":"ngram","num_speculative_tokens":2})";
   BOOST_TEST(validate(options).ok());
   options.engine.pipeline_parallel_size = options.engine.tensor_parallel_size = 2;
