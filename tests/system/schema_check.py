@@ -15,7 +15,7 @@ EXAMPLES = sys.argv[1] if len(sys.argv) > 1 else "10"
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",
           "negative_data_rejection", "unsupported_method", "ignored_auth")
 # What would end or pause the server, and what takes names of things that are there.
-EXCLUDED = ("/admin/drain", "/metrics")
+EXCLUDED = ("/admin/drain", "/metrics", "/pause")
 # max_queue_time_s and max_request_time_s may be shorter than anything takes.
 CONFIGURATION = """
 [checks.not_a_server_error]
