@@ -77,14 +77,16 @@ class Writer {
   }
   template <class T>
   void put(const std::vector<T>& x) {
-    packer_.pack_array(static_cast<std::uint32_t>(x.size()));
+    put_array(static_cast<std::uint32_t>(x.size()));
     for (const T& element : x) put(element);
   }
   template <class A, class B>
   void put(const std::pair<A, B>& x) {
-    packer_.pack_array(2);
+    put_array(2);
     put(x.first), put(x.second);
   }
+  /// `size` elements follow.
+  void put_array(std::uint32_t size) { packer_.pack_array(size); }
   /// `num_fields` pairs of a name and a value follow.
   void put_map(std::uint32_t num_fields) { packer_.pack_map(num_fields); }
   /// Untagged: the alternative only.

@@ -227,23 +227,25 @@ SpeechBody speech_body(const SpeechRequest& request, std::string_view text,
   SpeechBody body{.content_type = "text/plain; charset=utf-8", .text = {}};
   std::string& out = body.text;
   std::size_t number = 0;
+  const auto add_subtitles = [&](char point, const auto& add_head) {
+    for (const SpeechSegment& segment : segments) {
+      const std::string_view spoken = without_blanks(segment.text);
+      if (spoken.empty()) continue;
+      add_head();
+      out += clock_text(segment.begin, point) + " --> " + clock_text(segment.end, point) + "\n" +
+             std::string(spoken) + "\n\n";
+    }
+  };
   switch (request.format) {
     case SpeechFormat::kText:
       out = std::string(text) + "\n";
       return body;
     case SpeechFormat::kSrt:
-      for (const SpeechSegment& segment : segments)
-        if (!without_blanks(segment.text).empty())
-          out += std::to_string(++number) + "\n" + clock_text(segment.begin, ',') + " --> " +
-                 clock_text(segment.end, ',') + "\n" + std::string(without_blanks(segment.text)) +
-                 "\n\n";
+      add_subtitles(',', [&] { out += std::to_string(++number) + "\n"; });
       return body;
     case SpeechFormat::kVtt:
       out = "WEBVTT\n\n";
-      for (const SpeechSegment& segment : segments)
-        if (!without_blanks(segment.text).empty())
-          out += clock_text(segment.begin, '.') + " --> " + clock_text(segment.end, '.') + "\n" +
-                 std::string(without_blanks(segment.text)) + "\n\n";
+      add_subtitles('.', [] {});
       return body;
     case SpeechFormat::kJson:
     case SpeechFormat::kVerboseJson:

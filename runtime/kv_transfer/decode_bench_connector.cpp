@@ -10,6 +10,7 @@
 #include "runtime/base/philox.hpp"
 #include "runtime/kv_transfer/connectors.hpp"
 #include "runtime/kv_transfer/metadata_text.hpp"
+#include "runtime/models/half_floats.hpp"
 
 namespace troupe {
 
@@ -46,17 +47,6 @@ Result<void> check_fillable(const KVCacheConfig& cache) {
                  "kv-transfer-config"};
   }
   return {};
-}
-
-/// A number of 16 bits (IEEE 754), rounded to nearest even; what is too large is the largest one.
-std::uint16_t half_bits(float number) {
-  const double magnitude = std::min(std::abs(static_cast<double>(number)), 65504.0);
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  exponent = magnitude == 0 ? -13 : std::max(exponent, -13);  // subnormal numbers below
-  const double bits =
-      std::nearbyint(std::ldexp(magnitude, 11 - exponent)) + 1024.0 * (exponent + 13);
-  return static_cast<std::uint16_t>(static_cast<int>(bits) | (number < 0 ? 0x8000 : 0));
 }
 
 class DecodeBenchConnector final : public KVConnector {
@@ -132,7 +122,7 @@ class DecodeBenchConnectorWorker final : public KVConnectorWorker {
       const auto bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(number) >> 16);
       std::memcpy(to, &bits, sizeof bits);
     } else {
-      const std::uint16_t bits = half_bits(number);
+      const std::uint16_t bits = narrow_to_f16(number);
       std::memcpy(to, &bits, sizeof bits);
     }
   }

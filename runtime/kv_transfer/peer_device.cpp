@@ -52,34 +52,28 @@ class NcclPeerDevice final : public PeerDevice {
   }
 
   Result<void> send(std::span<const PeerPart> parts, SteadyTime deadline) override {
-    return exchange(deadline, [&] {
-      ncclResult_t result = ncclSuccess;
-      for (const PeerPart& part : parts)
-        if (result == ncclSuccess || result == ncclInProgress)
-          result = ncclSend(part.data, part.num_bytes, ncclInt8, peer_, comm_, stream_);
-      return result;
+    return exchange(parts, deadline, [this](const PeerPart& part) {
+      return ncclSend(part.data, part.num_bytes, ncclInt8, peer_, comm_, stream_);
     });
   }
   Result<void> receive(std::span<const PeerPart> parts, SteadyTime deadline) override {
-    return exchange(deadline, [&] {
-      ncclResult_t result = ncclSuccess;
-      for (const PeerPart& part : parts)
-        if (result == ncclSuccess || result == ncclInProgress)
-          result = ncclRecv(part.data, part.num_bytes, ncclInt8, peer_, comm_, stream_);
-      return result;
+    return exchange(parts, deadline, [this](const PeerPart& part) {
+      return ncclRecv(part.data, part.num_bytes, ncclInt8, peer_, comm_, stream_);
     });
   }
 
  private:
-  /// All operations that `enqueue` asks for, as one.
+  /// What `enqueue` asks for each part, as one operation.
   template <class Enqueue>
-  Result<void> exchange(SteadyTime deadline, Enqueue&& enqueue) {
+  Result<void> exchange(std::span<const PeerPart> parts, SteadyTime deadline, Enqueue&& enqueue) {
     if (const cudaError_t set = cudaSetDevice(device_); set != cudaSuccess) return cuda_error(set);
     // Kernels of steps may still use these blocks, or write them.
     if (const cudaError_t done = cudaDeviceSynchronize(); done != cudaSuccess)
       return cuda_error(done);
     if (const ncclResult_t begun = ncclGroupStart(); begun != ncclSuccess) return nccl_error(begun);
-    const ncclResult_t enqueued = enqueue();
+    ncclResult_t enqueued = ncclSuccess;
+    for (const PeerPart& part : parts)
+      if (enqueued == ncclSuccess || enqueued == ncclInProgress) enqueued = enqueue(part);
     const ncclResult_t ended = ncclGroupEnd();
     if (enqueued != ncclSuccess && enqueued != ncclInProgress) return nccl_error(enqueued);
     RETURN_IF_ERROR(wait_for_nccl(ended, deadline));

@@ -44,4 +44,15 @@ namespace troupe {
   return std::bit_cast<float>((bits + 0xfff + ((bits >> 13) & 1)) & ~std::uint32_t{0x1fff});
 }
 
+/// The same as bits. Pre: value is a number.
+[[nodiscard]] inline std::uint16_t narrow_to_f16(float value) noexcept {
+  const float rounded = round_to_f16(value);
+  const float size = std::fabs(rounded);
+  const std::uint32_t sign = (std::bit_cast<std::uint32_t>(rounded) >> 16) & 0x8000;
+  const std::uint32_t bits = size < 0x1p-14f
+                                 ? static_cast<std::uint32_t>(size * 0x1p24f)
+                                 : (std::bit_cast<std::uint32_t>(size) >> 13) - ((127 - 15) << 10);
+  return static_cast<std::uint16_t>(sign | bits);
+}
+
 }  // namespace troupe

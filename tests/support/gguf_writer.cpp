@@ -46,7 +46,7 @@ void append_block(std::string& to, GgmlType type, std::span<const float> weights
   const QuantizedType numbers =
       type == GgmlType::kQ8_0 ? QuantizedType::kInt8 : QuantizedType::kInt4;
   const GroupScale scale = quantize_group(numbers, weights, values.data());
-  append(to, f16_bits(scale.scale));
+  append(to, narrow_to_f16(scale.scale));
   if (type == GgmlType::kQ8_0) {
     for (const std::int8_t value : values) append(to, value);
     return;
@@ -426,18 +426,6 @@ std::int64_t row_in_file(std::int64_t row, std::int64_t head_dim) {
 }
 
 }  // namespace
-
-std::uint16_t f16_bits(float value) {
-  const float rounded = round_to_f16(value);
-  // Positive numbers are in the order of their bits.
-  std::uint32_t bits = 0;
-  for (std::uint32_t bit = 1U << 14; bit != 0; bit >>= 1) {
-    if ((bits | bit) < 0x7c00 &&
-        widen_f16(static_cast<std::uint16_t>(bits | bit)) <= std::fabs(rounded))
-      bits |= bit;
-  }
-  return static_cast<std::uint16_t>(bits | (std::signbit(rounded) ? 0x8000U : 0U));
-}
 
 void GgufWriter::begin(std::string_view key, std::uint32_t type) {
   append_text(metadata_, key);

@@ -42,9 +42,6 @@ class GgufWriter {
   std::string data_;
 };
 
-/// The nearest f16. Pre: it is finite.
-std::uint16_t f16_bits(float value);
-
 /// A reference model's folder as a file; its matrices but embedding and head as blocks of that
 /// type, or with kF32 all as they are (widened). Of the block types Q8_0 and Q4_0 are written.
 /// `change` adds what the folder lacks. Throws std::runtime_error.

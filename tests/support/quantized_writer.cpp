@@ -197,7 +197,7 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
         bytes += bytes_of(std::vector{scale});
       else
         bytes += bytes_of(std::vector{options.scale_type == "F16"
-                                          ? f16_bits(scale)
+                                          ? narrow_to_f16(scale)
                                           : static_cast<std::uint16_t>(bits >> 16)});
     }
     return bytes;

@@ -43,19 +43,13 @@ class Message {
   template <class Elements, class Put>
   Message& array(const char* name, const Elements& elements, Put&& put) {
     writer_.put(name);
-    put_array(elements.size());
+    writer_.put_array(static_cast<std::uint32_t>(elements.size()));
     for (const auto& element : elements) put(writer_, element);
     return *this;
   }
   [[nodiscard]] std::string take() { return std::move(out_); }
 
  private:
-  void put_array(std::size_t size) {
-    const int num_bytes = size < 16 ? 0 : size < 65536 ? 2 : 4;
-    out_ += static_cast<char>(num_bytes == 0 ? 0x90 | size : num_bytes == 2 ? 0xdc : 0xdd);
-    for (int i = num_bytes; i-- > 0;) out_ += static_cast<char>(size >> (8 * i));
-  }
-
   std::string out_;
   Writer writer_;
 };

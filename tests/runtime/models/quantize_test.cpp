@@ -209,6 +209,8 @@ BOOST_AUTO_TEST_CASE(numbers_are_rounded_to_f16_and_widened_exactly) {
     const float value = widen_f16(static_cast<std::uint16_t>(bits));
     BOOST_REQUIRE(round_to_f16(value) == value);
     BOOST_REQUIRE(round_to_f16(-value) == -value);
+    BOOST_REQUIRE(narrow_to_f16(value) == bits);
+    BOOST_REQUIRE(narrow_to_f16(-value) == (bits | 0x8000));
     if (bits == 0x7bff) break;
     // Half way between neighbours lies the even one; what is nearer to either is that one.
     const float next = widen_f16(static_cast<std::uint16_t>(bits + 1));

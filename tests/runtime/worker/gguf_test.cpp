@@ -296,7 +296,7 @@ class RandomModel {
     if (type == GgmlType::kF32)
       for (std::int64_t i = 0; i < size; ++i) append(1 + any(random_));
     if (type == GgmlType::kF16)
-      for (std::int64_t i = 0; i < size; ++i) append(f16_bits(any(random_)));
+      for (std::int64_t i = 0; i < size; ++i) append(narrow_to_f16(any(random_)));
     if (type == GgmlType::kBF16)
       for (std::int64_t i = 0; i < size; ++i)
         append(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(any(random_)) >> 16));
@@ -309,7 +309,7 @@ class RandomModel {
       for (std::int64_t k = 0; k < block.num_bytes; ++k)
         row.push_back(static_cast<char>(any_byte(random_)));
       for (const auto& [offset, scale] : scales) {
-        const std::uint16_t bits = f16_bits(scale);
+        const std::uint16_t bits = narrow_to_f16(scale);
         std::memcpy(row.data() + begin + offset, &bits, sizeof bits);
       }
     }
