@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "runtime/base/clock.hpp"
+#include "runtime/base/event_fd.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cache_server/lm_session.hpp"
@@ -194,10 +194,7 @@ struct CacheConnection {
 /// One thread: its connections, and what others give it to do.
 class CacheThread {
  public:
-  explicit CacheThread(Shared& shared)
-      : shared_(shared),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  explicit CacheThread(Shared& shared) : shared_(shared), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     watch(wake_.get(), EPOLLIN, EPOLL_CTL_ADD);
   }
   ~CacheThread() { stop(); }
@@ -218,8 +215,7 @@ class CacheThread {
       const std::lock_guard lock(mutex_);
       jobs_.push_back(std::move(job));
     }
-    const std::uint64_t one = 1;
-    static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
+    wake_.signal();
   }
   /// Calls `accept` when the socket has a connection. Before start().
   void listen(int socket, std::function<void()> accept) {
@@ -295,8 +291,7 @@ class CacheThread {
   }
 
   void run_jobs() {
-    std::uint64_t ignored = 0;
-    static_cast<void>(::read(wake_.get(), &ignored, sizeof(ignored)));
+    wake_.clear();
     std::vector<std::function<void()>> jobs;
     {
       const std::lock_guard lock(mutex_);
@@ -366,7 +361,7 @@ class CacheThread {
 
   Shared& shared_;
   const FileDescriptor epoll_;
-  const FileDescriptor wake_;
+  const EventFd wake_;
   std::unordered_map<int, std::function<void()>> listeners_;
   std::unordered_map<int, std::shared_ptr<CacheConnection>> connections_;
   std::mutex mutex_;  // guards the jobs

@@ -1,8 +1,5 @@
 #include "runtime/kv_events/publisher.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -14,7 +11,7 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "runtime/base/check.hpp"
+#include "runtime/base/event_fd.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/kv_events/event_log.hpp"
 
@@ -58,21 +55,17 @@ class KVEventPublisher::Impl {
   Impl(const KVEventsConfig& config, const KVEventForm& form)
       : config_(config),
         log_(form, config.buffer_steps),
-        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         pub_(context_, zmq::socket_type::pub),
-        router_(context_, zmq::socket_type::router) {
-    CHECK(wake_ >= 0, errno);
-  }
+        router_(context_, zmq::socket_type::router) {}
   ~Impl() {
     if (thread_.joinable()) {
       {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
       }
-      wake();
+      wake_.signal();
       thread_.join();
     }
-    close(wake_);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -129,19 +122,13 @@ class KVEventPublisher::Impl {
                            std::make_move_iterator(batch.events.end()));
       }
     }
-    wake();
+    wake_.signal();
   }
 
   [[nodiscard]] const std::string& endpoint() const noexcept { return endpoint_; }
   [[nodiscard]] const std::string& replay_endpoint() const noexcept { return replay_endpoint_; }
 
  private:
-  void wake() const {
-    const std::uint64_t one = 1;
-    // Fails only if the counter is full: the thread is being woken then.
-    static_cast<void>(::write(wake_, &one, sizeof one) == sizeof one);
-  }
-
   /// False after stop, when everything is published.
   bool turn() {
     try {
@@ -159,13 +146,12 @@ class KVEventPublisher::Impl {
   }
 
   void wait() {
-    std::array<zmq::pollitem_t, 2> items = {zmq::pollitem_t{nullptr, wake_, ZMQ_POLLIN, 0},
+    std::array<zmq::pollitem_t, 2> items = {zmq::pollitem_t{nullptr, wake_.get(), ZMQ_POLLIN, 0},
                                             zmq::pollitem_t{router_.handle(), 0, ZMQ_POLLIN, 0}};
     const auto forever = std::chrono::milliseconds(-1);
     const std::size_t num_items = replay_endpoint_.empty() ? 1 : 2;
     zmq::poll(items.data(), num_items, answers_.empty() ? forever : kRetry);
-    std::uint64_t count = 0;
-    static_cast<void>(::read(wake_, &count, sizeof count) == sizeof count);
+    wake_.clear();
   }
 
   bool publish_queue() {
@@ -243,7 +229,7 @@ class KVEventPublisher::Impl {
         if (end) return true;
         ++answer.num_sent;
       }
-      wake();  // to continue at once if there is room
+      wake_.signal();  // to continue at once if there is room
       return false;
     } catch (const zmq::error_t& error) {
       if (error.num() != EHOSTUNREACH) throw;
@@ -265,7 +251,7 @@ class KVEventPublisher::Impl {
 
   // Used by the thread only, once it runs.
   EventLog log_;
-  int wake_;
+  const EventFd wake_;
   zmq::context_t context_{1};
   zmq::socket_t pub_;
   zmq::socket_t router_;

@@ -1,7 +1,5 @@
 #include "runtime/kv_transfer/peer_loader.hpp"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -27,7 +25,6 @@ PeerLoader::PeerLoader(const PeerSource& source, PeerReader reader, PeerPages pa
                       std::cmp_equal(source.endpoints.size(), reader.world_size)),
       reader_(std::move(reader)),
       pages_(std::move(pages)),
-      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       renewed_(steady_clock::now()),
       thread_([this] { run(); }) {}
 
@@ -36,7 +33,7 @@ PeerLoader::~PeerLoader() {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  static_cast<void>(::eventfd_write(stop_.get(), 1));
+  stop_.signal();
   changed_.notify_all();
   thread_.join();
 }

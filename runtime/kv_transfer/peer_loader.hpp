@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/event_fd.hpp"
 #include "runtime/kv_transfer/peer_device.hpp"
 #include "runtime/kv_transfer/peer_link.hpp"
 #include "runtime/kv_transfer/peer_pages.hpp"
@@ -119,7 +119,7 @@ class PeerLoader {
   bool is_split_alike_;  // each of its ranks has its equal
   PeerReader reader_;
   PeerPages pages_;
-  FileDescriptor stop_;
+  EventFd stop_;
   std::map<std::size_t, Rank> ranks_;  // the thread's
   SteadyTime renewed_;                 // the thread's
   double lease_s_ = 0;                 // the thread's; 0: not known yet

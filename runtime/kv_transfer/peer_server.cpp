@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -92,24 +91,21 @@ Result<std::unique_ptr<PeerServer>> PeerServer::open(const PeerListen& listen,
   if (!listen.host.empty()) {
     ASSIGN_OR_RETURN(remote, listen_remote(listen.host, endpoint.port));
   }
-  FileDescriptor stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop.valid()) return listen_error("an eventfd");
-  return std::unique_ptr<PeerServer>(new PeerServer(
-      std::move(local), std::move(remote), std::move(stop), std::move(endpoint), listen, identity));
+  return std::unique_ptr<PeerServer>(
+      new PeerServer(std::move(local), std::move(remote), std::move(endpoint), listen, identity));
 }
 
-PeerServer::PeerServer(FileDescriptor local, FileDescriptor remote, FileDescriptor stop,
-                       PeerEndpoint endpoint, PeerListen listen, const Identity& identity)
+PeerServer::PeerServer(FileDescriptor local, FileDescriptor remote, PeerEndpoint endpoint,
+                       PeerListen listen, const Identity& identity)
     : local_(std::move(local)),
       remote_(std::move(remote)),
-      stop_(std::move(stop)),
       endpoint_(std::move(endpoint)),
       listen_(std::move(listen)),
       identity_(identity),
       thread_([this] { accept_all(); }) {}
 
 PeerServer::~PeerServer() {
-  static_cast<void>(::eventfd_write(stop_.get(), 1));
+  stop_.signal();
   changed_.notify_all();
   thread_.join();
   for (Connection& connection : connections_) connection.thread.join();

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/event_fd.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/kv_transfer/peer_device.hpp"
 #include "runtime/kv_transfer/peer_link.hpp"
@@ -87,8 +88,8 @@ class PeerServer {
     std::atomic<bool> ended = false;
   };
 
-  PeerServer(FileDescriptor local, FileDescriptor remote, FileDescriptor stop,
-             PeerEndpoint endpoint, PeerListen listen, const Identity& identity);
+  PeerServer(FileDescriptor local, FileDescriptor remote, PeerEndpoint endpoint, PeerListen listen,
+             const Identity& identity);
   void accept_all();
   void accept_one(int listener, bool is_local);
   void serve(PeerLink& link);
@@ -110,7 +111,7 @@ class PeerServer {
 
   FileDescriptor local_;   // listens
   FileDescriptor remote_;  // likewise, or none
-  FileDescriptor stop_;    // readable at the end
+  EventFd stop_;           // readable at the end
   PeerEndpoint endpoint_;
   PeerListen listen_;
   Identity identity_;

@@ -2,9 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +12,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "runtime/base/event_fd.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/kv_transfer/lmcache/controller_messages.hpp"
@@ -71,17 +70,14 @@ std::string random_hex() {
 class ControllerLink::Thread {
  public:
   Thread(ControllerOptions options, std::vector<ControlledWorker> workers, ChunkBoard& board)
-      : options_(std::move(options)),
-        workers_(std::move(workers)),
-        board_(board),
-        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    board_.set_listener([this] { wake(); });
+      : options_(std::move(options)), workers_(std::move(workers)), board_(board) {
+    board_.set_listener([this] { wake_.signal(); });
     thread_ = std::thread([this] { run(); });
   }
   ~Thread() {
     board_.set_listener(nullptr);
     ends_ = true;
-    wake();
+    wake_.signal();
     thread_.join();
   }
   Thread(const Thread&) = delete;
@@ -108,12 +104,6 @@ class ControllerLink::Thread {
     int num_tries = 0;
     std::optional<Clock::time_point> ask_at;  ///< for its status
   };
-
-  void wake() const {
-    const std::uint64_t one = 1;
-    // Fails only if the counter is full: the thread is being woken then.
-    static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
-  }
 
   void run() {
     std::string last_problem;
@@ -223,8 +213,7 @@ class ControllerLink::Thread {
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR) throw;
     }
-    std::uint64_t ignored = 0;
-    static_cast<void>(::read(wake_.get(), &ignored, sizeof ignored) == sizeof ignored);
+    wake_.clear();
   }
 
   [[nodiscard]] Clock::time_point next_deadline() const {
@@ -435,7 +424,7 @@ class ControllerLink::Thread {
   const ControllerOptions options_;
   std::vector<ControlledWorker> workers_;
   ChunkBoard& board_;
-  const FileDescriptor wake_;
+  const EventFd wake_;
   std::atomic<bool> ends_ = false;
 
   // The thread's, of one connection.

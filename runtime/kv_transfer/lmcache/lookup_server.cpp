@@ -1,15 +1,12 @@
 #include "runtime/kv_transfer/lmcache/lookup_server.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <thread>
 #include <zmq.hpp>
 
 #include "messages/msgpack_reader.hpp"
-#include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/event_fd.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 
@@ -70,11 +67,9 @@ Result<std::string> lookup_socket_path(const std::string& folder, const std::str
 
 class LookupServer::Thread {
  public:
-  explicit Thread(ChunkBoard& board)
-      : board_(board), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  explicit Thread(ChunkBoard& board) : board_(board) {}
   ~Thread() {
-    const std::uint64_t one = 1;
-    static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
+    wake_.signal();
     if (thread_.joinable()) thread_.join();
   }
   Thread(const Thread&) = delete;
@@ -134,7 +129,7 @@ class LookupServer::Thread {
   }
 
   ChunkBoard& board_;
-  const FileDescriptor wake_;
+  const EventFd wake_;
   zmq::context_t context_{1};
   std::vector<zmq::socket_t> sockets_;
   std::thread thread_;
