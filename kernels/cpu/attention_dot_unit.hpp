@@ -50,31 +50,43 @@ class AttentionUnit {
   void add_values(int num_rows, std::int64_t num_cols, std::int64_t first_pair,
                   std::int64_t end_pair, const std::uint16_t* weights, const ValuesOf& values_of,
                   float* out, std::int64_t out_stride, Beside&) {
-    if (num_cols == 128)
-      return add_values_of<2, 8>(num_rows, first_pair, end_pair, weights, values_of, out,
-                                 out_stride);
-    if (num_cols == 64)
-      return add_values_of<4, 4>(num_rows, first_pair, end_pair, weights, values_of, out,
-                                 out_stride);
-    const auto add = [&](auto cols) {
-      using Of = decltype(cols);
-      add_values_of<Of::kVectors == 3 ? 6 : kFewRows, Of::kVectors, Of::kHasHalf>(
-          num_rows, first_pair, end_pair, weights, values_of, out, out_stride);
-    };
-    if (num_cols == 32) return add(Cols<32>{});
-    if (num_cols == 40) return add(Cols<40>{});
-    if (num_cols == 48) return add(Cols<48>{});
-    if (num_cols == 24) return add(Cols<24>{});
-    if (num_cols == 16) return add(Cols<16>{});
-    add(Cols<8>{});
+    const Weighing weighing{num_rows, first_pair, end_pair, weights, ValueSource(values_of),
+                            out,      out_stride};
+    if (num_cols == 128) return add_values_of<2, 8>(weighing);
+    if (num_cols == 64) return add_values_of<4, 4>(weighing);
+    if (num_cols == 32) return add_values_of<kFewRows, 2>(weighing);
+    if (num_cols == 40) return add_values_of<6, 3, true>(weighing);
+    if (num_cols == 48) return add_values_of<6, 3>(weighing);
+    if (num_cols == 24) return add_values_of<kFewRows, 2, true>(weighing);
+    if (num_cols == 16) return add_values_of<kFewRows, 1>(weighing);
+    add_values_of<kFewRows, 1, true>(weighing);
   }
 
  private:
-  /// So many columns as vectors, the last of which may be half of one.
-  template <int kNumCols>
-  struct Cols {
-    static constexpr int kVectors = (kNumCols + 15) / 16;
-    static constexpr bool kHasHalf = kNumCols % 16 != 0;
+  /// The values of each pair of groups, by a call: the sums are compiled once for all cache types.
+  class ValueSource {
+   public:
+    template <class ValuesOf>
+    explicit ValueSource(const ValuesOf& values_of)
+        : values_of_(&values_of), call_([](const void* of, std::int64_t pair) {
+            return (*static_cast<const ValuesOf*>(of))(pair);
+          }) {}
+    GroupValues operator()(std::int64_t pair) const { return call_(values_of_, pair); }
+
+   private:
+    const void* values_of_;
+    GroupValues (*call_)(const void*, std::int64_t);
+  };
+
+  /// Arguments of add_values.
+  struct Weighing {
+    int num_rows;
+    std::int64_t first_pair;
+    std::int64_t end_pair;
+    const std::uint16_t* weights;
+    ValueSource values_of;
+    float* out;
+    std::int64_t out_stride;
   };
 
   /// A block of rows and vectors in registers; with kHasHalf the last vector is half of one.
@@ -141,16 +153,15 @@ class AttentionUnit {
     }
   }
 
-  template <int kMaxRows, int kVectors, bool kHasHalf = false, class ValuesOf>
-  static void add_values_of(int num_rows, std::int64_t first_pair, std::int64_t end_pair,
-                            const std::uint16_t* weights, const ValuesOf& values_of, float* out,
-                            std::int64_t out_stride) {
+  /// With kHasHalf, the last of kVectors vectors of columns is half of one.
+  template <int kMaxRows, int kVectors, bool kHasHalf = false>
+  static void add_values_of(const Weighing& w) {
     in_blocks<kMaxRows>(
-        num_rows, [&](int first, auto rows) __attribute__((always_inline)) {
+        w.num_rows, [&](int first, auto rows) __attribute__((always_inline)) {
           Sums<decltype(rows)::value, kVectors, kHasHalf> sums;
-          for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
-            const GroupValues values = values_of(pair);
-            const std::uint16_t* x = weights + (pair * kQueryTileRows + first) * kPairTokens;
+          for (std::int64_t pair = w.first_pair; pair < w.end_pair; ++pair) {
+            const GroupValues values = w.values_of(pair);
+            const std::uint16_t* x = w.weights + (pair * kQueryTileRows + first) * kPairTokens;
             TROUPE_UNROLL
             for (int g = 0; g < 2; ++g, x += kGroupTokens) {
               if (values.groups[g] == nullptr) continue;  // masked for all rows
@@ -160,7 +171,7 @@ class AttentionUnit {
               sums.add(kGroupTokens / 2, x, from, values.row_stride);
             }
           }
-          sums.store(out + first * out_stride, out_stride);
+          sums.store(w.out + first * w.out_stride, w.out_stride);
         });
   }
 };
