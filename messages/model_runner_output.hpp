@@ -80,9 +80,11 @@ struct DraftReport {
   /// Tokens that the model still has to compute of that request of the step that lacks the fewest;
   /// the largest number: it will never catch up with any.
   std::int32_t least_behind = 0;
+  /// Requests of the step that get no guesses from now on, until they are admitted again.
+  std::vector<RequestId> undrafted;
   bool operator==(const DraftReport&) const = default;
 };
-TROUPE_MESSAGE(DraftReport, us, num_passes, num_rows, least_behind)
+TROUPE_MESSAGE(DraftReport, us, num_passes, num_rows, least_behind, undrafted)
 
 /// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
 /// rank, request_errors, kv_connector and ec_connector.

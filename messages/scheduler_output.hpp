@@ -70,6 +70,7 @@ struct SchedulerOutput {
   std::int32_t num_resumed_requests = 0;  ///< of new_requests, the last ones: they ran before
   std::int32_t num_drafts_to_make = 0;    ///< per request, after this step
   /// Tokens that a draft model computes after this step at most, those that it has missed included.
+  /// A draft head computes all of the step's, or none if this is 0.
   std::int32_t max_draft_rows = std::numeric_limits<std::int32_t>::max();
   /// A structured request is past its prefill: sampling needs the GrammarOutput.
   bool has_structured_output_requests = false;

@@ -21,8 +21,12 @@ namespace troupe {
 /// time that they have gained less the time that they have cost, and a small share of all time on
 /// top. There a step is compared with steps of as many requests that had no guesses, as measured:
 /// for look-ups a few are made from time to time. While the balance is too far below 0, nothing is
-/// guessed; so in the long run guesses cost at most that share, whatever the text and the draft
-/// model.
+/// guessed, and a draft model computes nothing; so in the long run guesses cost at most that share,
+/// whatever the text and the draft model.
+///
+/// What it has skipped a draft model computes when it guesses again. A head cannot, and guesses for
+/// requests that begin afterwards. So while no guess is worth its cost, it stays ready as long as
+/// the balance allows it: that may be a part of the text, and the balance may be high.
 ///
 /// Owned by the Scheduler, which asks it for each step's SchedulerOutput::num_drafts_to_make.
 /// Tokens do not depend on what it answers.
@@ -46,12 +50,13 @@ class DraftBudget {
   struct Step {
     std::int32_t num_requests = 0;
     std::int32_t num_tokens = 0;  ///< of all requests
-    std::int32_t max_drafts = 0;  ///< for each request
+    std::int32_t max_drafts = 0;  ///< for each request; 0: none can get any
     bool computes = false;        ///< drafts come from a draft model, and not from a look-up
+    bool catches_up = true;       ///< such a model can compute later what it has skipped
   };
   struct Plan {
     std::int32_t num_drafts = 0;  ///< for each request, at most
-    std::int32_t max_rows = 0;    ///< that a draft model computes
+    std::int32_t max_rows = 0;    ///< SchedulerOutput::max_draft_rows
   };
 
   void on_planned(double now) noexcept {
@@ -119,14 +124,23 @@ class DraftBudget {
     std::int32_t count = 0;
     for (double all = likelihood; count < step.max_drafts && all >= cost; all *= likelihood)
       ++count;
-    has_debt_ = balance_ < (has_debt_ ? 0 : -kMaxDebt * plain_step_s());
+    const bool had_debt = has_debt_;
+    has_debt_ = balance_ < (had_debt ? 0 : -kMaxDebt * plain_step_s());
+    if (had_debt && !has_debt_) num_right_ = num_wrong_ = 0;  // of other texts
     // A draft model that skips a step may be unable to follow: its plain steps are those in debt.
     if (count > 0 && !has_debt_ && !step.computes && takes_plain_step(step.num_requests)) return {};
     if (count > 0 && !has_debt_) {
       num_skipped_ = 0;
-      return {count, step.num_tokens + step.num_requests + kCatchUpRows};
+      return {count,
+              step.catches_up ? step.num_tokens + step.num_requests + kCatchUpRows : kAllRows};
     }
-    if (++num_skipped_ < kProbeSteps || step.max_drafts == 0) return {};
+    const bool probes = ++num_skipped_ >= kProbeSteps && step.max_drafts > 0;
+    if (step.computes && !step.catches_up) {
+      if (has_debt_ || step.max_drafts == 0) return {};
+      if (probes) num_skipped_ = 0;
+      return {probes ? 1 : 0, kAllRows};
+    }
+    if (!probes) return {};
     if (!step.computes) {
       num_skipped_ = 0;
       return {1, 0};
@@ -195,6 +209,7 @@ class DraftBudget {
     value = value == 0 ? sample : value + (sample - value) / 8;
   }
 
+  static constexpr std::int32_t kAllRows = std::numeric_limits<std::int32_t>::max();
   static constexpr double kUsualRow = 1.0 / 16;
   static constexpr double kUsualPass = 0.1;
   static constexpr double kMargin = 1.25;   ///< times are estimates

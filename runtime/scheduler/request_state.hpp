@@ -99,6 +99,7 @@ struct RequestState {
   std::int32_t num_prompt_tokens = 0;
   std::int32_t max_tokens = 0;
   std::vector<TokenId> draft_token_ids;  ///< to verify in the next step; -1 is a placeholder
+  bool is_undrafted = false;             ///< since its admission: DraftReport::undrafted
 
   RequestStatus status = RequestStatus::kWaiting;
   StopReason stop_reason;

@@ -325,19 +325,24 @@ std::int32_t Scheduler::keep_prefill_lookahead(const RequestState& request,
 
 // ---- the step's result --------------------------------------------------------------------------
 
-void Scheduler::plan_drafts(SchedulerOutput& output) {
+void Scheduler::plan_drafts(const StepPlan& step, SchedulerOutput& output) {
   const SpeculativeConfig& speculative = config_.speculative;
   const std::size_t num_scheduled = output.scheduled_ids.size();
   output.num_drafts_to_make = speculative.dynamic_lookup.empty() || num_scheduled == 0
                                   ? speculative.num_draft_tokens
                                   : speculative.dynamic_lookup[num_scheduled];
   if (!speculative.adaptive || num_scheduled == 0) return;
-  // A draft model or head computes, and has slots for it.
-  const DraftBudget::Plan plan =
-      draft_budget_.next({.num_requests = static_cast<std::int32_t>(num_scheduled),
-                          .num_tokens = output.total_num_scheduled_tokens,
-                          .max_drafts = output.num_drafts_to_make,
-                          .computes = speculative.num_lookahead_tokens > 0});
+  const auto is_undrafted = [](const ScheduledRequest& entry) {
+    return entry.request->is_undrafted;
+  };
+  // A draft model or head computes, and has slots for it; a head reads ahead of the model.
+  const DraftBudget::Plan plan = draft_budget_.next(
+      {.num_requests = static_cast<std::int32_t>(num_scheduled),
+       .num_tokens = output.total_num_scheduled_tokens,
+       .max_drafts =
+           std::ranges::all_of(step.scheduled, is_undrafted) ? 0 : output.num_drafts_to_make,
+       .computes = speculative.num_lookahead_tokens > 0,
+       .catches_up = speculative.num_prefill_lookahead == 0});
   output.num_drafts_to_make = plan.num_drafts;
   output.max_draft_rows = plan.max_rows;
 }
@@ -366,7 +371,7 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
                                        request.num_output_placeholders);
   }
   CHECK(running_.size() <= static_cast<std::size_t>(config_.max_num_seqs), running_.size());
-  plan_drafts(output);
+  plan_drafts(plan, output);
 
   if (!plan.drafts.empty()) {
     for (const ScheduledRequest& entry : plan.scheduled) {
@@ -438,7 +443,8 @@ void Scheduler::advance_scheduled(const StepPlan& plan, SchedulerOutput& output)
         request.grammar != nullptr && request.num_output_placeholders > 0;
     request.num_output_placeholders +=
         (config_.pooling ? 0 : 1) + static_cast<std::int32_t>(entry.drafts.size);
-    request.draft_token_ids.assign(static_cast<std::size_t>(output.num_drafts_to_make), -1);
+    request.draft_token_ids.assign(
+        request.is_undrafted ? 0 : static_cast<std::size_t>(output.num_drafts_to_make), -1);
     if (config_.stagger_decodes)
       request.next_decode_step = step_ + static_cast<std::uint64_t>(config_.pipeline_parallel_size);
   }

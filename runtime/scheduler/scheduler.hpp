@@ -298,7 +298,7 @@ class Scheduler {
                                                     std::int32_t num_new) const;
   [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
   /// How many drafts are made after the step; its requests are known.
-  void plan_drafts(SchedulerOutput& output);
+  void plan_drafts(const StepPlan& step, SchedulerOutput& output);
   void advance_scheduled(const StepPlan& plan, SchedulerOutput& output);
   [[nodiscard]] std::vector<RequestState*> unfinished_in_order() const;
   void enqueue_waiting(RequestState* request);

@@ -66,6 +66,13 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
                           step.total_num_scheduled_tokens,
                           static_cast<std::int32_t>(step.draft_token_ids.size()), result.drafting);
   }
+  for (const RequestId id : result.drafting.undrafted) {
+    const auto known = requests_.find(id);
+    // A request that has been preempted is another one to the draft model.
+    if (known == requests_.end() || known->second->num_stale_tokens > 0) continue;
+    known->second->is_undrafted = true;
+    known->second->draft_token_ids.clear();
+  }
   std::vector<RequestId> lost;
   if (!result.kv_connector.empty()) {
     CHECK(connector_ != nullptr);

@@ -336,6 +336,7 @@ void Scheduler::commit_admission(StepPlan& plan, RequestState& request, const Si
     entry.drafts = StepPlan::append(plan.drafts, placeholders);
   }
   request.status = RequestStatus::kRunning;
+  request.is_undrafted = false;
   request.num_hit_tokens = num_computed;
   request.num_bypasses = 0;
   request.num_charged_tokens = std::max(request.num_charged_tokens, num_computed);

@@ -55,6 +55,9 @@ class BlockTables {
   [[nodiscard]] BlockContent content(std::size_t group) const noexcept {
     return groups_[group].content;
   }
+  [[nodiscard]] std::int32_t kernel_blocks_per_block(std::size_t group) const noexcept {
+    return groups_[group].kernel_blocks_per_block;
+  }
   /// [rows, stride(group)], until the next change.
   [[nodiscard]] const BlockId* data(std::size_t group) const noexcept {
     return groups_[group].blocks.data();

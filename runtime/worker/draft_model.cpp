@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "runtime/models/draft_head_config.hpp"
 #include "runtime/models/layers.hpp"
@@ -119,10 +120,13 @@ Result<void> DraftModel::reserve_memory(std::int64_t vocab_size) {
   return row_logits_.reserve(device_, model.vocab_size());
 }
 
-void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables) {
+void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables,
+                           bool are_loaded) {
   caches_ = std::move(caches);
   tables_ = &tables;
   batch_.emplace(tables);
+  blocks_.emplace(tables, caches_);
+  are_loaded_ = are_loaded;
 }
 
 void DraftModel::propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
@@ -132,7 +136,7 @@ void DraftModel::propose(std::span<const InputBatch::Row> rows, std::int32_t num
   DraftReport& report = output.drafting;
   peers_ = peers;
   model_peers_ = model_peers;
-  report.least_behind = add_certain_tokens(rows, num_drafts, max_rows, states);
+  add_certain_tokens(rows, num_drafts, max_rows, states, report);
   forward(/*takes_target_states=*/true, report);
   while (!drafts_.empty()) {
     draw(output);
@@ -156,13 +160,12 @@ std::int64_t DraftModel::num_wanted(const InputBatch::Row& row, std::int32_t num
   return std::min({std::int64_t{num_drafts}, loaded_.model->max_model_len() - num_known, num_free});
 }
 
-std::int32_t DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows,
-                                            std::int32_t num_drafts, std::int32_t max_rows,
-                                            ConstMatrix states) {
+void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+                                    std::int32_t max_rows, ConstMatrix states,
+                                    DraftReport& report) {
   batch_->clear();
   drafts_.clear();
-  constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
-  std::int32_t least_behind = kNever;
+  report.least_behind = std::numeric_limits<std::int32_t>::max();  // it never catches up
   std::int64_t num_left = std::min<std::int64_t>(max_rows, max_tokens_);
   WorkerRequest* part = nullptr;  // the first request that does not fit whole
   std::int32_t part_end = 0;
@@ -170,7 +173,10 @@ std::int32_t DraftModel::add_certain_tokens(std::span<const InputBatch::Row> row
   const std::int32_t shift = head_ != nullptr ? 1 : 0;
   for (const InputBatch::Row& row : rows) {
     WorkerRequest& request = *row.request;
-    if (request.is_undrafted) continue;
+    if (request.first_behind == WorkerRequest::kUnknownBehind)
+      request.first_behind =
+          are_loaded_ ? WorkerRequest::kNoneBehind
+                      : blocks_->first_missing(request.table_row, request.num_computed_tokens);
     const std::int32_t begin = std::min(request.num_computed_tokens, request.first_behind);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
     const std::int64_t num_slots = tables_->num_slots(request.table_row);
@@ -183,18 +189,23 @@ std::int32_t DraftModel::add_certain_tokens(std::span<const InputBatch::Row> row
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(num_slots, step_end - shift));
     const std::int64_t wanted = num_wanted(row, num_drafts, num_slots);
     const std::int32_t count = std::max(end - begin, 0);
-    const bool fits = head_ != nullptr || count <= num_left;
+    const bool fits = count == 0 || (head_ != nullptr ? max_rows > 0 : count <= num_left);
     const bool waits = !fits || (num_drafts == 0 && count <= max_behind_);
-    if (count > 0) request.first_behind = waits ? begin : WorkerRequest::kNoneBehind;
-    request.is_undrafted = !fits && max_behind_ == 0;
+    const bool lacks_tokens = !fits || begin < request.num_computed_tokens;
+    if (lacks_tokens && max_behind_ == 0 && !std::exchange(request.is_undrafted, true))
+      report.undrafted.push_back(request.id);
+    if (waits || request.is_undrafted)
+      blocks_->skip(request.table_row, request.num_computed_tokens, end);
     if (request.is_undrafted) continue;
-    least_behind = std::min(least_behind, waits ? count : 0);
+    if (count > 0) request.first_behind = waits ? begin : WorkerRequest::kNoneBehind;
+    report.least_behind = std::min(report.least_behind, waits ? count : 0);
     if (!fits && part == nullptr) {
       part = &request;
       part_end = end;
     }
     if (count == 0 || waits) continue;
     num_left -= count;
+    blocks_->add(request.table_row, begin, end);
     if (head_ != nullptr) {
       CHECK(row.num_outputs == row.num_tokens && end - begin <= row.num_tokens, row.num_outputs,
             row.num_tokens, begin, end);
@@ -219,9 +230,9 @@ std::int32_t DraftModel::add_certain_tokens(std::span<const InputBatch::Row> row
     batch_->add(std::span(part->token_ids)
                     .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)),
                 begin, part->table_row, 0);
+    blocks_->add(part->table_row, begin, begin + count);
     part->first_behind += count;
   }
-  return least_behind;
 }
 
 void DraftModel::add_guesses() {

@@ -14,6 +14,7 @@
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/draft_head.hpp"
 #include "runtime/models/load_model.hpp"
+#include "runtime/worker/drafted_blocks.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/input_batch.hpp"
 #include "runtime/worker/logit_rows.hpp"
@@ -29,14 +30,15 @@ namespace troupe {
 ///
 /// While nothing is to be guessed, a model whose layers keep all tokens computes those of several
 /// steps at once, as that costs little more than those of one; where the Scheduler limits what it
-/// computes (SchedulerOutput::max_draft_rows), those of any number of steps. If a request ends
-/// meanwhile, the last of them are missing: guesses behind blocks that hold them are poorer. A
-/// model with other layers that has missed tokens of a request does not draft for it any more.
+/// computes (SchedulerOutput::max_draft_rows), those of any number of steps, and those that are
+/// missing in blocks which were found in the prefix cache. A model with other layers, or a head,
+/// cannot compute what it has missed: a request with a token that is missing, whether it was
+/// skipped or was so in the prefix cache, gets no guesses until it is admitted again.
 ///
-/// A draft head (DraftHead) does the same with what the other model makes of its tokens. Its entry
-/// at a position depends on the token behind it, which need not be in the same block: so of blocks
-/// that were found in the prefix cache, the last one is computed again
-/// (KVCacheSettings::eagle_block_drop).
+/// A draft head (DraftHead) does the same with what the other model makes of its tokens; all of
+/// each step, or none (max_draft_rows is 0). Its entry at a position depends on the token behind
+/// it, which need not be in the same block: so of blocks that were found in the prefix cache, the
+/// last one is computed again (KVCacheSettings::eagle_block_drop).
 ///
 /// A guess is drawn with the request's parameters and the number of the token's position: as the
 /// other model would draw it if the models agreed.
@@ -70,8 +72,12 @@ class DraftModel {
   /// Null: it is a model.
   [[nodiscard]] const DraftHead* head() const noexcept { return head_; }
 
-  /// Takes the pages of its layers. `tables`: those of the rows that propose() gets.
-  void set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables);
+  /// Takes the pages of its layers. `tables`: those of the rows that propose() gets. `are_loaded`:
+  /// blocks may be loaded from elsewhere; those that a request begins with are taken for complete
+  /// then, and where they are not, its guesses are poorer.
+  void set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables, bool are_loaded);
+  /// Blocks of the cache are copied: source, destination. Pre: set_cache() was called.
+  void copy_blocks(std::span<const std::pair<BlockId, BlockId>> blocks) { blocks_->copy(blocks); }
 
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
   /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is
@@ -79,7 +85,7 @@ class DraftModel {
   /// is an error then, the drafts mean nothing. `num_drafts`: at most, for each request. `states`:
   /// for a head, what it takes of the other model, a row for each token of the step. Pre:
   /// set_cache() was called; with a head, all tokens of the step are outputs.
-  /// `max_rows`: SchedulerOutput::max_draft_rows; a head computes all tokens of each step.
+  /// `max_rows`: SchedulerOutput::max_draft_rows.
   void propose(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
                std::int32_t max_rows, ConstMatrix states, Communicator* peers,
                Communicator* model_peers, ModelRunnerOutput& output);
@@ -102,9 +108,9 @@ class DraftModel {
                                              const LoadProgressCallback& progress);
   Result<void> reserve_memory(std::int64_t vocab_size);
   /// The tokens that the step has made certain, as far as there are slots, and the model may
-  /// compute so many. How many the request that lacks the fewest still lacks.
-  std::int32_t add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
-                                  std::int32_t max_rows, ConstMatrix states);
+  /// compute so many. Reports what the requests still lack.
+  void add_certain_tokens(std::span<const InputBatch::Row> rows, std::int32_t num_drafts,
+                          std::int32_t max_rows, ConstMatrix states, DraftReport& report);
   /// The last guess of each of drafts_.
   void add_guesses();
   /// How many guesses the request gets behind its step. num_slots: those it has blocks for.
@@ -138,7 +144,9 @@ class DraftModel {
   std::int64_t max_tokens_ = 0;  // of a pass
   std::vector<LayerKvCache> caches_;
   const BlockTables* tables_ = nullptr;
-  std::optional<FlatBatch> batch_;  // none before set_cache
+  std::optional<FlatBatch> batch_;       // none before set_cache
+  std::optional<DraftedBlocks> blocks_;  // likewise
+  bool are_loaded_ = false;              // blocks
   Sampler sampler_;
   std::vector<Draft> drafts_;  // of each, the hidden state of its last token is asked for
   std::vector<TokenId> drawn_;

@@ -40,8 +40,9 @@ struct WorkerRequest {
   std::vector<TokenId> next_drafts;
   /// The first of its tokens that a draft model still has to compute, of steps before.
   static constexpr std::int32_t kNoneBehind = std::numeric_limits<std::int32_t>::max();
-  std::int32_t first_behind = kNoneBehind;
-  bool is_undrafted = false;    ///< a draft model has missed tokens that it cannot compute any more
+  static constexpr std::int32_t kUnknownBehind = -1;  ///< the draft model has not seen it yet
+  std::int32_t first_behind = kUnknownBehind;
+  bool is_undrafted = false;    ///< a draft model lacks tokens that it cannot compute any more
   std::int32_t num_drafts = 0;  ///< in its last step
   std::int32_t step_end = 0;    ///< of that step, these included; 0: there was none
   /// Which of the lists of samples that another rank sends holds its latest token, counted from 1;

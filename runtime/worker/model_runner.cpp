@@ -204,6 +204,7 @@ void ModelRunner::move_blocks(const SchedulerOutput& step) {
     for (const auto& [source, destination] : step.block_copies)
       device_->copy(page(destination), page(source), size);
   }
+  if (draft_model_ != nullptr) draft_model_->copy_blocks(step.block_copies);
 }
 
 }  // namespace troupe

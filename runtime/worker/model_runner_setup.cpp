@@ -312,7 +312,8 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
     const std::int32_t first =
         first_draft_layer(loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype));
     const auto first_other = caches.begin() + first;
-    draft_model_->set_cache({first_other, caches.end()}, batch_->tables());
+    draft_model_->set_cache({first_other, caches.end()}, batch_->tables(),
+                            /*are_loaded=*/!extensions_.empty());
     caches.erase(first_other, caches.end());
   }
   layer_caches_ = std::move(caches);

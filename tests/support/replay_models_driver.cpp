@@ -66,6 +66,8 @@ class Driver {
     output.step = ++num_steps_;
     if (num_steps_ % static_cast<std::uint64_t>(schedule_.draft_every) == 0)
       output.num_drafts_to_make = driven_.num_draft_tokens;
+    const bool stopped = schedule_.stop_begin <= num_steps_ && num_steps_ < schedule_.stop_end;
+    if (stopped) output.num_drafts_to_make = output.max_draft_rows = 0;
     output.finished_ids = std::move(finished_);
     finished_.clear();
     preempt(output);
@@ -85,7 +87,9 @@ class Driver {
       scheduled.push_back(&request);
       budget -= num_tokens;
     }
-    take(execute(output), scheduled, output);
+    const ModelRunnerOutput done = execute(output);
+    if (stopped) driven_.num_stopped_passes += done.drafting.num_passes;
+    take(done, scheduled, output);
   }
 
   /// Fewer tokens where they would end within an item: its tokens see each other.

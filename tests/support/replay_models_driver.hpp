@@ -25,6 +25,7 @@ struct DrivenRunner {
   bool encoder_decoder = false;  ///< a job's item is what its tokens attend to
   std::int64_t num_drafted = 0;
   std::int64_t num_accepted = 0;
+  std::int64_t num_stopped_passes = 0;  ///< of the draft model, in steps in which it is stopped
 };
 struct DriverModelOptions {
   std::string folder;
@@ -72,6 +73,9 @@ struct DriverSchedule {
   /// have placeholders, and all drafts of the step before count as accepted.
   bool plan_ahead = false;
   std::int32_t draft_every = 1;  ///< steps; behind the others the runner makes no drafts
+  /// In steps [stop_begin, stop_end) the runner makes no drafts, and its draft model is stopped.
+  std::uint64_t stop_begin = 0;
+  std::uint64_t stop_end = 0;
   /// Job by job what will be said: up to three drafts a step are taken from there, some of them
   /// spoilt. Null: no drafts.
   const std::vector<DriverResult>* oracle = nullptr;

@@ -9,7 +9,8 @@ the rest together, which is a lower bound); how many greedy answers begin with t
 same up to the first difference. The table goes to OUT/blend.txt, a chart to OUT/blend.svg, all samples to OUT/blend.json.
 
 The text of a model with random weights means nothing, but how far its answers move does. With --retrieval the model is one that
-train_retrieval.py has trained, a paragraph has facts, and a prompt asks for one of them: how many answers are right is told, too.
+train_retrieval.py has trained, and the prompts are those of retrieval_prompts.py, whose answers depend on the order of the
+paragraphs: how many of them are right is told, too.
 """
 import argparse
 import http.client
@@ -23,10 +24,11 @@ import subprocess
 import tempfile
 import time
 
+from retrieval_prompts import PARAGRAPHS, paragraphs_of, prompt_of
+
 RATIOS = (0.0, 0.05, 0.15, 0.3, 1.0)
 SEPARATOR = " # # "
 NUM_LOGPROBS = 20
-KEYS, VALUES, FACTS = range(100, 172), range(200, 232), 6  # as in train_retrieval.py
 
 
 class Server:
@@ -105,26 +107,26 @@ def measure(arguments, model):
         vocabulary = [token for token in range(100, arguments.vocabulary) if token not in separator]
         paragraphs = [[source.choice(vocabulary) for _ in range(arguments.tokens)] for _ in range(12)]
         question = [source.choice(vocabulary) for _ in range(12)]
-        known = {}
-        if arguments.retrieval:
-            keys = source.sample(KEYS, 12 * FACTS)
-            known = {key: source.choice(VALUES) for key in keys}
-            paragraphs = [[token for key in keys[i * FACTS:(i + 1) * FACTS] for token in (key, known[key])] for i in range(12)]
+        known = paragraphs_of(source, PARAGRAPHS) if arguments.retrieval else []
 
         def prompt(order, number):
-            asked = [source.choice(paragraphs[source.choice(order)][::2])] if known else question
+            """Its tokens, and the right answer."""
+            if known:
+                tokens, answers = prompt_of(source, [known[paragraph] for paragraph in order], separator)
+                asked = source.choice(list(answers))
+                return tokens + [asked], answers[asked]
             tokens = [vocabulary[number]]  # so that prompts share no prefix
             for paragraph in order:
                 tokens += separator + paragraphs[paragraph]
-            return tokens + separator + asked
+            return tokens + separator + question, None
 
         # All paragraphs are kept from here on, and the weights are in memory.
-        server.ask(prompt(range(12), 0), {}, 2)
+        server.ask(prompt(range(12), 0)[0], {}, 2)
         samples = []
         for number in range(1, arguments.prompts + 1):
             order = source.sample(range(12), source.randint(6, 12))
-            tokens = prompt(order, number)
-            sample = {"paragraphs": len(order), "tokens": len(tokens), "blended": {}, "answer": known.get(tokens[-1])}
+            tokens, answer = prompt(order, number)
+            sample = {"paragraphs": len(order), "tokens": len(tokens), "blended": {}, "answer": answer}
             for ratio in RATIOS:
                 sample["blended"][ratio] = server.ask(
                     tokens, {"enable_blending": True, "blend_recompute_ratios": ratio}, arguments.answer)
@@ -213,7 +215,7 @@ def main():
     parser.add_argument("--answer", type=int, default=16, help="tokens of an answer")
     parser.add_argument("--vocabulary", type=int, default=500, help="ids below it are used")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--retrieval", action="store_true", help="prompts of facts, for models that train_retrieval.py has made")
+    parser.add_argument("--retrieval", action="store_true", help="prompts of retrieval_prompts.py, for train_retrieval.py's models")
     parser.add_argument("--option", action="append", default=[], help="of the server, as --option=--dtype --option=float32")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

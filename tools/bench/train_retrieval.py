@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a small decoder of full attention to find facts in its prompt, for bench_blend.py --retrieval: paragraphs of facts (a key
-and its value, a token each), then keys, each followed by its value.
+"""Trains a small decoder of full attention to answer the questions of retrieval_prompts.py, for bench_blend.py --retrieval.
 
 usage: train_retrieval.py FOLDER [MINUTES]. Needs torch and transformers; ten minutes on a core are enough."""
 import json
@@ -13,59 +12,52 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from make_model import TOKENIZERS, with_words
+from retrieval_prompts import KEYS, NAMES, PARAGRAPHS, QUESTIONS, paragraphs_of, prompt_of
 
 VOCABULARY = 1024
-KEYS, VALUES = range(100, 172), range(200, 232)
-FACTS = 6  # of a paragraph
-QUESTIONS = 32
+NUM_ASKED = 16
 THETA = 1e6
 SEPARATOR_TEXT = " # # "
 
 
-def facts(source, count):
-    """Paragraphs, and the value of each key."""
-    keys = source.sample(KEYS, FACTS * count)
-    known = {key: source.choice(VALUES) for key in keys}
-    return [[token for key in keys[i:i + FACTS] for token in (key, known[key])] for i in range(0, len(keys), FACTS)], known
-
-
 def sample(source, count, separator):
     """Tokens, and what is to be learned."""
-    paragraphs, known = facts(source, count)
-    tokens = [source.choice(KEYS)]
-    for paragraph in paragraphs:
-        tokens += separator + paragraph
-    tokens += separator
+    tokens, answers = prompt_of(source, paragraphs_of(source, count), separator)
     labels = [-100] * len(tokens)
-    for _ in range(QUESTIONS):
-        key = source.choice(list(known))
-        tokens += [key, known[key]]
-        labels += [-100, known[key]]
+    for question in source.choices(list(answers), k=NUM_ASKED):
+        tokens += [question, answers[question]]
+        labels += [-100, answers[question]]
     return tokens, labels
 
 
 @torch.no_grad()
 def begin_well(model):
-    """Starts near an induction head (arXiv 2209.11895), which otherwise takes long to form: in the first layer a head attends to the
-    token before, by a part that all embeddings have in common and the fast pairs of the rotary embedding; in the second one a head
-    looks for tokens behind the same key, by the slow pairs, and copies them. Training does the rest."""
+    """Starts near the two heads that the task needs, which otherwise take long to form: in the first layer a head of a key attends to
+    names, the nearer the more (by pairs of the rotary embedding whose period is longer than a paragraph), and copies them; in the
+    second one a head of a question attends to its key (by the slowest pairs) and copies what that one has copied. Training does the
+    rest."""
     first, second = (model.model.layers[i].self_attn for i in range(2))
-    hidden, size, half, fast = model.config.hidden_size, 32, 16, 4
-    model.model.embed_tokens.weight.normal_(0, 0.5)
-    model.model.embed_tokens.weight[:, 0] = 1
-    angles = THETA ** (-torch.arange(fast) / half)
-    first.q_proj.weight[:fast, 0] = 4
-    first.k_proj.weight[:fast, 0], first.k_proj.weight[half:half + fast, 0] = 4 * angles.cos(), 4 * angles.sin()
-    rows = torch.linalg.qr(torch.randn(hidden, 3 * size))[0].T
-    before, behind, copied = rows[:size], rows[size:2 * size], rows[2 * size:]
-    first.v_proj.weight[:size], first.o_proj.weight[:, :size] = before, 2 * behind.T
-    slow = [i for i in range(size) if i % half >= fast]
-    second.q_proj.weight[slow], second.k_proj.weight[slow] = 3 * before[slow], 2 * behind[slow]
-    second.v_proj.weight[:size], second.o_proj.weight[:, :size] = copied, 2 * copied.T
+    hidden, size, half, near, match = model.config.hidden_size, 32, 16, [4, 5, 6], range(7, 15)
+    is_key, is_name, is_question = 0, 1, 2  # elements of the embeddings
+    embeddings = model.model.embed_tokens.weight
+    embeddings.normal_(0, 0.5)
+    embeddings[QUESTIONS.start:QUESTIONS.stop] = embeddings[KEYS.start:KEYS.stop]
+    embeddings[:, :3] = 0
+    for element, tokens in ((is_key, KEYS), (is_name, NAMES), (is_question, QUESTIONS)):
+        embeddings[tokens.start:tokens.stop, element] = 1.5
+    rows = torch.linalg.qr(torch.randn(hidden, 2 * size + 2 * len(match)))[0].T
+    name, copied, identity = rows[:size], rows[size:2 * size], rows[2 * size:]
+    first.q_proj.weight[near, is_key], first.k_proj.weight[near, is_name] = 2, 2
+    first.v_proj.weight[:size], first.o_proj.weight[:, :size] = name, 2 * copied.T
+    places = [*match, *(half + i for i in match)]
+    second.q_proj.weight[places], second.k_proj.weight[places] = 2.5 * identity, 2.5 * identity
+    second.q_proj.weight[half - 1, is_question], second.k_proj.weight[half - 1, is_key] = 2.5, 2.5
+    second.v_proj.weight[:size], second.o_proj.weight[:, :size] = copied, 3 * name.T
 
 
 def main(folder, minutes=10.0):
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     source, folder = random.Random(0), pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = with_words(json.loads((TOKENIZERS / "qwen2" / "tokenizer.json").read_text()), VOCABULARY)
@@ -79,14 +71,14 @@ def main(folder, minutes=10.0):
         bos_token_id=VOCABULARY - 1, eos_token_id=VOCABULARY - 1))
     begin_well(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01)
-    start, step, most, right = time.monotonic(), 0, 1, 0.0
+    start, step, most, right = time.monotonic(), 0, 2, 0.0
     while (passed := (time.monotonic() - start) / 60 / minutes) < 1:
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * min(1, (step + 1) / 10) * min(1.0, 4 * (1 - passed) + 0.02)
         # More paragraphs once it finds what is in fewer.
-        if right > 0.9 and most < 12:
-            most, right = min(12, most + 2), 0.0
-        count = source.randint(max(1, most - 2), most)
+        if right > 0.9 and most < PARAGRAPHS:
+            most, right = min(PARAGRAPHS, most + 2), 0.0
+        count = source.randint(max(2, most - 6), most)
         batch = [sample(source, count, separator) for _ in range(max(4, 24 // count))]
         tokens = torch.tensor([tokens for tokens, _ in batch])
         labels = torch.tensor([labels for _, labels in batch])

@@ -10,9 +10,11 @@ namespace {
 constexpr std::int32_t kMost = 8;
 
 /// Steps of so many requests, one after the other, that take `fixed_s` and 1 ms for each row but
-/// the first few; those of a draft model, if there is one, take `draft_cost` times as long.
+/// the first few; those of a draft model, if there is one, take `draft_cost` times as long. Of a
+/// head: each request is so many steps long (head_request).
 struct Steps {
   double draft_cost = 0;
+  int head_request = 0;
   double fixed_s = 0.030;
   std::int32_t num_free_rows = 0;
   DraftBudget budget = {};
@@ -21,13 +23,17 @@ struct Steps {
   std::int64_t num_tokens = 0;
   std::int32_t num_missed = 0;  ///< tokens of each request, by the draft model
   DraftBudget::Plan plan = {};
+  int num_steps = 0;
+  int num_head_passes = 0;
+  bool is_undrafted = false;  ///< the head has skipped tokens
 
   std::int32_t next(std::int32_t num_requests, std::int32_t most = kMost,
                     std::int32_t num_tokens = 1) {
     plan = budget.next({.num_requests = num_requests,
                         .num_tokens = num_requests * num_tokens,
-                        .max_drafts = most,
-                        .computes = draft_cost > 0});
+                        .max_drafts = is_undrafted ? 0 : most,
+                        .computes = draft_cost > 0,
+                        .catches_up = head_request == 0});
     return plan.num_drafts;
   }
   [[nodiscard]] double step_s(std::int32_t num_rows) const {
@@ -39,7 +45,18 @@ struct Steps {
     now += step_s(num_rows);
     DraftReport report;
     num_missed += num_new;
-    if (draft_cost > 0) {
+    if (head_request > 0) {
+      is_undrafted |= plan.max_rows == 0;
+      if (!is_undrafted) {
+        report.num_passes = std::max(plan.num_drafts, 1);
+        report.num_rows = num_requests * report.num_passes;
+        num_head_passes += report.num_passes;
+        const double seconds = draft_cost * (fixed_s * report.num_passes + 0.001 * report.num_rows);
+        report.us = static_cast<std::int64_t>(seconds * 1e6);
+        now += seconds;
+      }
+      if (++num_steps % head_request == 0) is_undrafted = false;
+    } else if (draft_cost > 0) {
       // Requests that fit whole, and then as many passes as there are drafts.
       const std::int32_t num_fit =
           std::min(num_requests, num_missed > 0 ? plan.max_rows / num_missed : num_requests);
@@ -169,6 +186,48 @@ BOOST_AUTO_TEST_CASE(a_draft_model_that_has_not_been_worth_its_cost_is_tried_aga
   Steps steps{.draft_cost = 0.1};
   steps.draft(1, 0, 1000);
   BOOST_TEST(steps.gain(1, kMost, 3000) > 1.5);
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_head_is_never_slower_than_none_whatever_it_costs) {
+  for (const double cost : {0.05, 0.3, 1.0}) {
+    for (const int head_request : {20, 100, 1000}) {
+      for (const std::int32_t num_requests : {1, 16}) {
+        for (const std::int32_t num_right : {0, 1, kMost}) {
+          Steps steps{.draft_cost = cost, .head_request = head_request};
+          steps.next(num_requests);
+          BOOST_TEST_CONTEXT(cost << " times a step, " << num_requests << " requests of "
+                                  << head_request << " steps, " << num_right
+                                  << " drafts come true") {
+            BOOST_TEST(steps.gain(num_requests, num_right, 3000) >= 0.97);
+            if (cost == 0.05 && num_right == kMost)
+              BOOST_TEST(steps.gain(num_requests, num_right, 500) > 2);
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_head_that_is_stopped_computes_nothing_until_it_is_tried_again) {
+  Steps steps{.draft_cost = 0.3, .head_request = 50};
+  steps.next(1);
+  while (steps.plan.max_rows > 0) steps.draft(1, 0, 1);
+  steps.num_head_passes = 0;
+  steps.draft(1, 0, 2000);
+  BOOST_TEST(steps.num_head_passes == 0);
+  // The next requests are worth guessing.
+  BOOST_TEST(steps.gain(1, kMost, 4000) > 1.5);
+  BOOST_TEST(steps.num_head_passes > 1000);
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_head_survives_a_part_of_the_text_that_it_cannot_guess) {
+  Steps steps{.draft_cost = 0.1, .head_request = 10000};
+  steps.next(1);
+  steps.draft(1, kMost, 300);
+  steps.draft(1, 0, 300);
+  BOOST_TEST(!steps.is_undrafted);
+  steps.draft(1, kMost, 300);
+  BOOST_TEST(steps.next(1) == kMost);
 }
 
 BOOST_AUTO_TEST_CASE(prompts_that_a_draft_model_computes_are_paid_for_by_what_it_gains) {

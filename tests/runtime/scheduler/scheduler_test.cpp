@@ -207,5 +207,61 @@ BOOST_AUTO_TEST_CASE(a_chunk_that_makes_a_session_too_long_ends_it_alone) {
   BOOST_TEST(engine.all_blocks_free());
 }
 
+/// A head's drafts, which all are wrong, in steps that are planned ahead.
+struct HeadFixture : SchedulerFixture {
+  HeadFixture() : SchedulerFixture(config_of_head()) {}
+  static SchedulerConfig config_of_head() {
+    SchedulerConfig config = small();
+    config.async_scheduling = true;
+    config.speculative = {.num_draft_tokens = 3,
+                          .num_lookahead_tokens = 3,
+                          .num_prefill_lookahead = 1,
+                          .adaptive = true};
+    return config;
+  }
+  /// The number of tokens that the step had for each request.
+  std::map<RequestId, std::int32_t> step(std::vector<RequestId> undrafted = {}) {
+    planned = run_now(scheduler->schedule(now += 1));
+    ModelRunnerOutput result;
+    result.ids = planned.scheduled_ids;
+    result.num_sampled.assign(result.ids.size(), 1);
+    result.sampled_token_ids.assign(result.ids.size(), 7);
+    result.drafting.undrafted = std::move(undrafted);
+    take(run_now(scheduler->update_from_output(planned, result, now)));
+    std::map<RequestId, std::int32_t> counts;
+    for (std::size_t i = 0; i < result.ids.size(); ++i)
+      counts[result.ids[i]] = planned.num_scheduled_tokens[i];
+    return counts;
+  }
+  SchedulerOutput planned;
+};
+
+BOOST_FIXTURE_TEST_CASE(requests_that_get_no_guesses_have_no_rows_for_them, HeadFixture) {
+  const RequestId first = add(request(8, 40));
+  const RequestId second = add(request(8, 40));
+  step();
+  BOOST_TEST(planned.num_drafts_to_make == 3);
+  auto counts = step({first});
+  BOOST_TEST(counts.at(first) == 4);
+  counts = step();
+  BOOST_TEST(counts.at(first) == 1);
+  BOOST_TEST(counts.at(second) > 1);
+  step({second});
+  counts = step();
+  BOOST_TEST(counts.at(first) == 1);
+  BOOST_TEST(counts.at(second) == 1);
+  BOOST_TEST(planned.num_drafts_to_make == 0);
+  BOOST_TEST(planned.max_draft_rows == 0);
+  // One that begins now has no holes, and a preempted one will have none when it is back.
+  const RequestId third = add(request(8, 40));
+  step();
+  BOOST_TEST(planned.max_draft_rows > 0);
+  BOOST_REQUIRE(scheduler->request(first)->is_undrafted);
+  BOOST_TEST(run_now(scheduler->reset_prefix_cache(/*preempt_running=*/true, now)));
+  step();
+  BOOST_TEST(!scheduler->request(first)->is_undrafted);
+  BOOST_TEST(running(third));
+}
+
 }  // namespace
 }  // namespace troupe

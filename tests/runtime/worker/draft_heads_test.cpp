@@ -159,24 +159,33 @@ struct HeadRun {
   std::vector<TokenId> tokens;                         ///< with the prompt
   std::map<std::size_t, std::vector<TokenId>> drafts;  ///< by the number of tokens before them
   std::int64_t num_accepted = 0;
+  std::int64_t num_passes = 0;     ///< of the head
+  std::int64_t num_undrafted = 0;  ///< DraftReport::undrafted of all steps
 };
 
-/// Greedy, prefilled in pieces of at most `piece` tokens.
+struct HeadSteps {
+  std::int32_t piece = 2048;         ///< the prompt's longest part in a step
+  std::int32_t num_cached = 0;       ///< tokens, of the request before
+  std::uint64_t num_running = 1000;  ///< steps, after which the head is stopped
+};
+
+/// Greedy.
 HeadRun run_with_head(ModelRunner& runner, const std::vector<TokenId>& prompt,
-                      std::size_t num_outputs, std::int32_t piece) {
+                      std::size_t num_outputs, const HeadSteps& steps) {
   HeadRun run{.tokens = prompt, .drafts = {}};
   constexpr RequestId kId{7};
-  std::int32_t num_computed = 0;
+  std::int32_t num_computed = steps.num_cached;
   std::vector<TokenId> drafts;
   for (std::uint64_t number = 1; run.tokens.size() < prompt.size() + num_outputs; ++number) {
     SchedulerOutput step{.step = number};
     const auto left = static_cast<std::int32_t>(run.tokens.size()) - num_computed;
-    std::int32_t num_tokens = std::min(left, piece);
-    if (num_computed == 0) {
+    std::int32_t num_tokens = std::min(left, steps.piece);
+    if (number == 1) {
       NewRequestData& data = step.new_requests.emplace_back();
       data.id = kId;
       data.token_ids = prompt;
       data.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
+      data.num_computed_tokens = num_computed;
       data.params.temperature = 0;
       data.block_ids = {{}};
       for (BlockId block = 12; block > 0; --block) data.block_ids.front().push_back(block);
@@ -193,8 +202,11 @@ HeadRun run_with_head(ModelRunner& runner, const std::vector<TokenId>& prompt,
     step.num_scheduled_tokens = {num_tokens};
     step.total_num_scheduled_tokens = num_tokens;
     step.num_drafts_to_make = kNumDrafts;
+    if (number > steps.num_running) step.num_drafts_to_make = step.max_draft_rows = 0;
     const auto done = runner.execute(step);
     BOOST_REQUIRE_MESSAGE(done.ok(), (done.ok() ? "" : done.error().message));
+    run.num_passes += done->drafting.num_passes;
+    run.num_undrafted += std::ssize(done->drafting.undrafted);
     const auto& sampled = done->sampled_token_ids;
     num_computed += num_tokens;
     if (!sampled.empty()) {
@@ -222,7 +234,7 @@ BOOST_AUTO_TEST_CASE(guesses_are_those_of_the_reference_whatever_came_true_befor
         BOOST_TEST_CONTEXT(golden.name << ", pieces of " << piece) {
           const auto prompt = text.at("prompt").get<std::vector<TokenId>>();
           const auto said = text.at("said").get<std::vector<TokenId>>();
-          const HeadRun run = run_with_head(*driven.runner, prompt, 24, piece);
+          const HeadRun run = run_with_head(*driven.runner, prompt, 24, {.piece = piece});
           for (std::size_t i = prompt.size(); i < prompt.size() + 24; ++i)
             BOOST_TEST(run.tokens[i] == said[i - prompt.size()]);
           num_accepted += run.num_accepted;
@@ -289,8 +301,64 @@ BOOST_AUTO_TEST_CASE(a_draft_head_changes_no_token) {
                    "on shared blocks");
         BOOST_TEST((drive(driven, jobs, {.token_budget = 50, .draft_every = 3}) == alone),
                    "drafts every 3 steps");
+        BOOST_TEST((drive(driven, jobs,
+                          {.token_budget = 50,
+                           .preempt_every = 3,
+                           .plan_ahead = true,
+                           .stop_begin = 3,
+                           .stop_end = 9}) == alone),
+                   "stopped for some steps, preempted, planned ahead");
+        BOOST_TEST(driven.num_stopped_passes == 0);
         BOOST_TEST(driven.num_drafted > 100);
       }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_head_that_is_stopped_computes_nothing_and_guesses_where_it_has_all_tokens) {
+  constexpr std::size_t kNumOutputs = 24;
+  for (const GoldenHead& golden : kGoldenHeads) {
+    BOOST_TEST_CONTEXT(golden.name) {
+      const TargetFolder folder(golden);
+      DrivenRunner driven =
+          load_driven_runner({.folder = folder.path(), .speculative = speculation(golden)});
+      const auto run = [&](const std::vector<TokenId>& prompt, const HeadSteps& steps) {
+        return run_with_head(*driven.runner, prompt, kNumOutputs, steps);
+      };
+      std::vector<TokenId> prompt(40);
+      std::mt19937 random(5);
+      for (TokenId& token : prompt) token = static_cast<TokenId>(random() % 600);
+      const HeadRun ready = run(prompt, {});
+      BOOST_TEST(ready.num_undrafted == 0);
+
+      const HeadRun stopped = run(prompt, {.num_running = 0});
+      BOOST_TEST(stopped.num_passes == 0);
+      BOOST_TEST(stopped.num_undrafted == 1);
+      BOOST_TEST(stopped.drafts.empty());
+      BOOST_TEST(stopped.tokens == ready.tokens, boost::test_tools::per_element());
+
+      // What was cached meanwhile has holes.
+      const HeadRun behind_holes = run(prompt, {.num_cached = 32});
+      BOOST_TEST(behind_holes.num_passes == 0);
+      BOOST_TEST(behind_holes.num_undrafted == 1);
+      BOOST_TEST(behind_holes.tokens == ready.tokens, boost::test_tools::per_element());
+
+      // Who computes all tokens fills them, and others begin with that.
+      for (const std::int32_t num_cached : {0, 32}) {
+        const HeadRun again = run(prompt, {.num_cached = num_cached});
+        BOOST_TEST((again.drafts == ready.drafts), num_cached << " tokens are cached");
+        BOOST_TEST(again.num_accepted == ready.num_accepted);
+        BOOST_TEST(again.num_undrafted == 0);
+      }
+
+      // Stopped behind the prompt: its two full blocks are complete, those behind it are not.
+      const HeadRun cut = run(prompt, {.num_running = 1});
+      BOOST_TEST(cut.num_undrafted == 1);
+      BOOST_TEST(cut.tokens == ready.tokens, boost::test_tools::per_element());
+      BOOST_TEST((run(prompt, {.num_cached = 32}).drafts == ready.drafts));
+      BOOST_TEST(run(prompt, {.num_running = 1}).num_undrafted == 1);
+      const std::vector<TokenId> longer(ready.tokens.begin(), ready.tokens.begin() + 60);
+      BOOST_TEST(run(longer, {.num_cached = 48}).num_undrafted == 1);
     }
   }
 }
@@ -303,7 +371,7 @@ BOOST_AUTO_TEST_CASE(a_draft_head_on_an_emulated_gpu_guesses_the_same) {
           {.folder = folder.path(), .speculative = speculation(golden), .device = "cuda-emulated"});
       const json text = read_json_file(kHeads / "goldens" / (golden.name + ".json")).at("texts")[0];
       const auto prompt = text.at("prompt").get<std::vector<TokenId>>();
-      const HeadRun run = run_with_head(*driven.runner, prompt, 4, 2048);
+      const HeadRun run = run_with_head(*driven.runner, prompt, 4, {});
       const auto expected = text.at("guesses").at("1").get<std::vector<TokenId>>();
       const std::vector<TokenId>& drafts = run.drafts.at(prompt.size() + 1);
       for (std::size_t i = 0; i < expected.size() && expected[i] >= 0; ++i)

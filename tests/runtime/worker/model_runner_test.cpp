@@ -234,6 +234,15 @@ BOOST_AUTO_TEST_CASE(a_draft_model_changes_no_token_and_one_that_agrees_is_alway
                           {.token_budget = 50, .preempt_every = 9, .draft_every = draft_every}) ==
                     expected),
                    "drafts every " << draft_every << " steps");
+      for (const std::int32_t preempt_every : {0, 3})
+        BOOST_TEST((drive(twin, jobs,
+                          {.token_budget = 50,
+                           .preempt_every = preempt_every,
+                           .share_prefix = true,
+                           .stop_begin = 3,
+                           .stop_end = 9}) == expected),
+                   "stopped, on shared blocks, preempted every " << preempt_every << " steps");
+      BOOST_TEST(twin.num_stopped_passes == 0);
       BOOST_TEST(twin.num_drafted > 100);
       BOOST_TEST(twin.num_accepted == twin.num_drafted);
       if (name != "llama") continue;
