@@ -8,7 +8,7 @@ SamplingState::SamplingState(const SamplingParams& params, std::span<const Token
                              std::size_t num_prompt_tokens, const TranscriptionRules* transcription)
     : params_(params), num_tokens_(num_prompt_tokens) {
   CHECK(num_prompt_tokens <= token_ids.size(), num_prompt_tokens, token_ids.size());
-  processors_ = make_logits_processors(params, token_ids.first(num_prompt_tokens), transcription);
+  processors_ = make_logits_processors({params, token_ids.first(num_prompt_tokens), transcription});
   for (const TokenId token : token_ids.subspan(num_prompt_tokens)) append(token);
 }
 

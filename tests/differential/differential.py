@@ -34,6 +34,7 @@ from families import FAMILIES, foreign_fields
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-3
 LENGTHS, OUTPUTS = (1, 6, 19, 45), 8
+LONG_SHARE, LONG = 0.25, 330  # of the cases, whose last prompt has so many tokens if the model takes them
 MAX_DRAWS = 200
 FOREIGN_SHARE = 0.3  # of the cases
 ADAPTERS = "adapters"  # on any of ADAPTED, with PEFT
@@ -113,7 +114,11 @@ class Case:
             # Troupe takes the factors of the longest text; transformers those of the text at hand.
             shortest = 5
         limit = text.vocab_size - (1 if self.family in ("gemma3", "llava") else 0)
-        self.prompts = [[chance.randrange(limit) for _ in range(max(length, shortest))] for length in LENGTHS]
+        lengths = [max(length, shortest) for length in LENGTHS]
+        if chance.random() < LONG_SHARE and not self.is_dynamic and self.family not in ("whisper", "bert"):
+            longest = getattr(text, "max_position_embeddings", None) or LONG + OUTPUTS
+            lengths[-1] = max(min(LONG, longest - OUTPUTS), lengths[-1])
+        self.prompts = [[chance.randrange(limit) for _ in range(length)] for length in lengths]
         self.inputs = [{} for _ in self.prompts]
         self.items = None
         if self.family == "whisper":

@@ -3,7 +3,7 @@
 Each takes a random.Random and gives a config.json as people write them: fields in their older and newer places, absent,
 null or with a value. transformers judges which are valid; what it does not take is drawn again.
 """
-VOCABULARY = (61, 64, 97, 130)
+VOCABULARY = (61, 64, 97, 130, 515)
 EPSILONS = (1e-6, 1e-5, 1e-3, 0.05)
 
 
@@ -14,14 +14,14 @@ def maybe(random, fields, **choices):
             fields[key] = random.choice(values)
 
 
-def heads(random, head_dims=(4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 34, 40), free=True):
+def heads(random, head_dims=(4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 34, 40, 64, 72, 128), free=True):
     """Numbers of heads; without `free` the size of a head is hidden_size / heads."""
-    kv = random.choice((1, 1, 2, 3, 4))
-    count = kv * random.choice((1, 2, 3, 4)) if kv < 4 else 4
+    kv = random.choice((1, 1, 2, 3, 4, 5, 8))
+    count = kv * random.choice((1, 2, 3, 4, 7)) if kv < 4 else kv
     size = random.choice(head_dims)
     fields = dict(num_attention_heads=count, num_key_value_heads=kv)
     if free and random.random() < 0.6:
-        fields |= dict(head_dim=size, hidden_size=random.choice((20, 24, 32, 36, 48, 50, 64)))
+        fields |= dict(head_dim=size, hidden_size=random.choice((20, 24, 32, 36, 48, 50, 64, 136, 200)))
     else:
         fields["hidden_size"] = count * size
     if kv == count and random.random() < 0.3:
@@ -38,7 +38,7 @@ def base(random, model_type, architecture, **choices):
                   num_hidden_layers=random.choice((1, 2, 3, 5)),
                   max_position_embeddings=random.choice((128, 250, 1024)),
                   bos_token_id=1, eos_token_id=2, pad_token_id=0)
-    maybe(random, fields, intermediate_size=(24, 40, 44, 50, 64, 96))
+    maybe(random, fields, intermediate_size=(24, 40, 44, 50, 64, 96, 257))
     fields.setdefault("intermediate_size", 36)
     maybe(random, fields, tie_word_embeddings=(True, False), rms_norm_eps=EPSILONS,
           initializer_range=(0.02,), use_cache=(True, False), **choices)
@@ -232,19 +232,23 @@ def glm4(random):
     return fields
 
 
+def choose_experts(random, fields, key):
+    """How many there are, and how many each token takes; it may take all."""
+    fields[key] = random.choice((1, 2, 3, 4, 8, 17))
+    fields["num_experts_per_tok"] = min(random.choice((1, 2, 3, fields[key])), fields[key])
+
+
 def mixtral(random):
     fields = base(random, "mixtral", "MixtralForCausalLM", sliding_window=(None, 3, 8, 24),
                   router_jitter_noise=(0.0,)) | heads(random)
-    fields["num_local_experts"] = random.choice((2, 3, 4, 8))
-    fields["num_experts_per_tok"] = random.choice((1, 2, min(3, fields["num_local_experts"])))
+    choose_experts(random, fields, "num_local_experts")
     rope(random, fields, head_dim(fields))
     return fields
 
 
 def qwen_experts(random, fields):
-    fields["num_experts"] = random.choice((2, 3, 4, 8))
-    fields["num_experts_per_tok"] = random.choice((1, 2, min(3, fields["num_experts"])))
-    fields["moe_intermediate_size"] = random.choice((12, 20, 24, 33))
+    choose_experts(random, fields, "num_experts")
+    fields["moe_intermediate_size"] = random.choice((12, 20, 24, 33, 96))
     maybe(random, fields, norm_topk_prob=(True, False), decoder_sparse_step=(1, 2), mlp_only_layers=([], [0], [1, 7]))
 
 
@@ -272,8 +276,7 @@ def llama4_text(random):
                   interleave_moe_layer_step=(1, 2)) | heads(random)
     fields.setdefault("head_dim", 12)
     fields.setdefault("intermediate_size_mlp", 48)
-    fields["num_local_experts"] = random.choice((2, 4))
-    fields["num_experts_per_tok"] = random.choice((1, 2))
+    choose_experts(random, fields, "num_local_experts")
     layers = fields["num_hidden_layers"]
     if random.random() < 0.4:
         fields["no_rope_layers"] = [random.choice((0, 1)) for _ in range(layers)]
@@ -291,8 +294,7 @@ def gpt_oss(random):
     fields = base(random, "gpt_oss", "GptOssForCausalLM", attention_bias=(True, False), sliding_window=(3, 8, 24))
     fields |= heads(random)
     fields.setdefault("head_dim", 12)
-    fields["num_local_experts"] = random.choice((2, 3, 4))
-    fields["num_experts_per_tok"] = random.choice((1, 2))
+    choose_experts(random, fields, "num_local_experts")
     windows(random, fields)
     rope(random, fields, head_dim(fields), ("yarn", "linear", "llama3"))
     return fields
@@ -302,25 +304,25 @@ def deepseek_v3(random):
     fields = base(random, "deepseek_v3", "DeepseekV3ForCausalLM", attention_bias=(True, False),
                   rope_interleave=(True, False), norm_topk_prob=(True, False), routed_scaling_factor=(1.0, 2.5),
                   first_k_dense_replace=(0, 1, 2), n_shared_experts=(1, 2), num_nextn_predict_layers=(0, 1))
-    count = random.choice((1, 2, 3, 4))
-    fields |= dict(num_attention_heads=count, num_key_value_heads=count, hidden_size=random.choice((24, 32, 50)),
-                   q_lora_rank=random.choice((None, 10, 16)), kv_lora_rank=random.choice((8, 12, 20, 32)),
-                   qk_nope_head_dim=random.choice((4, 8, 10)), qk_rope_head_dim=random.choice((2, 4, 6, 8)),
-                   v_head_dim=random.choice((4, 6, 12, 16)), moe_intermediate_size=random.choice((12, 20, 24)))
-    groups, size = random.choice(((1, 4), (2, 2), (2, 4), (4, 2)))
+    count = random.choice((1, 2, 3, 4, 7))
+    fields |= dict(num_attention_heads=count, num_key_value_heads=count, hidden_size=random.choice((24, 32, 50, 136)),
+                   q_lora_rank=random.choice((None, 10, 16, 96)), kv_lora_rank=random.choice((8, 12, 20, 32, 128)),
+                   qk_nope_head_dim=random.choice((4, 8, 10, 64)), qk_rope_head_dim=random.choice((2, 4, 6, 8, 32)),
+                   v_head_dim=random.choice((4, 6, 12, 16, 64)), moe_intermediate_size=random.choice((12, 20, 24, 72)))
+    groups, size = random.choice(((1, 4), (2, 2), (2, 4), (4, 2), (1, 17), (8, 4)))
     chosen_groups = random.randint(1, groups)
     fields |= dict(n_group=groups, topk_group=chosen_groups, n_routed_experts=groups * size,
-                   num_experts_per_tok=random.randint(1, min(3, chosen_groups * size)))
+                   num_experts_per_tok=min(random.choice((1, 2, 3, chosen_groups * size)), chosen_groups * size))
     rope(random, fields, fields["qk_rope_head_dim"], ("yarn", "yarn", "linear", "llama3"))
     return fields
 
 
-def states(random, keys, inner, head_dims=(4, 6, 8, 12)):
+def states(random, keys, inner, head_dims=(4, 6, 8, 12, 32, 64)):
     """Sizes of a state space; keys: what the family calls them. inner: the size of all heads, if it is given."""
     size = random.choice([each for each in head_dims if inner % each == 0] or [1])
     count = inner // size
-    groups = random.choice([each for each in (1, 2, 3, 4) if count % each == 0])
-    sizes = dict(num_heads=count, head_dim=size, state_size=random.choice((4, 8, 10, 16)), n_groups=groups,
+    groups = random.choice([each for each in (1, 2, 3, 4, 8) if count % each == 0])
+    sizes = dict(num_heads=count, head_dim=size, state_size=random.choice((4, 8, 10, 16, 64, 128)), n_groups=groups,
                  conv_kernel=random.choice((2, 3, 4)), chunk_size=random.choice((4, 8, 16, 256)))
     return {keys.get(key, key): value for key, value in sizes.items()}
 
@@ -330,7 +332,7 @@ MAMBA_KEYS = dict(num_heads="mamba_n_heads", head_dim="mamba_d_head", state_size
 
 
 def mamba2(random):
-    hidden, expand = random.choice((24, 32, 48)), random.choice((1, 2, 3))
+    hidden, expand = random.choice((24, 32, 48, 128, 136)), random.choice((1, 2, 3))
     fields = dict(architectures=["Mamba2ForCausalLM"], model_type="mamba2", vocab_size=random.choice(VOCABULARY),
                   num_hidden_layers=random.choice((1, 2, 3)), hidden_size=hidden, expand=expand, bos_token_id=1,
                   eos_token_id=2, pad_token_id=0) | states(random, {}, hidden * expand)
@@ -362,7 +364,7 @@ def falcon_h1(random):
                   attention_in_multiplier=(0.5, 2.0), attention_out_multiplier=(0.5, 2.0), ssm_in_multiplier=(0.5, 2.0),
                   ssm_out_multiplier=(0.5, 2.0), mlp_multipliers=([0.8, 0.6], None), mamba_use_mlp=(True,),
                   ssm_multipliers=([0.7, 0.9, 0.4, 0.5, 0.35], None)) | heads(random)
-    inner = random.choice((24, 48, 64))
+    inner = random.choice((24, 48, 64, 192))
     fields |= dict(mamba_d_ssm=inner) | states(random, MAMBA_KEYS, inner)
     if random.random() < 0.2:
         fields["mamba_d_ssm"] = None
@@ -372,13 +374,13 @@ def falcon_h1(random):
 
 
 def whisper(random):
-    count = random.choice((1, 2, 3, 4))
+    count = random.choice((1, 2, 3, 4, 5))
     fields = dict(architectures=["WhisperForConditionalGeneration"], model_type="whisper",
-                  d_model=count * random.choice((6, 8, 14, 16)), decoder_attention_heads=count,
+                  d_model=count * random.choice((6, 8, 14, 16, 64)), decoder_attention_heads=count,
                   encoder_attention_heads=count, encoder_layers=random.choice((1, 2, 3)),
-                  decoder_layers=random.choice((1, 2, 3)), encoder_ffn_dim=random.choice((20, 33, 48)),
-                  decoder_ffn_dim=random.choice((20, 33, 48)), num_mel_bins=random.choice((8, 20, 80)),
-                  max_source_positions=random.choice((5, 20, 37)), max_target_positions=64,
+                  decoder_layers=random.choice((1, 2, 3)), encoder_ffn_dim=random.choice((20, 33, 48, 160)),
+                  decoder_ffn_dim=random.choice((20, 33, 48, 160)), num_mel_bins=random.choice((8, 20, 80, 128)),
+                  max_source_positions=random.choice((5, 20, 37, 150)), max_target_positions=64,
                   vocab_size=random.choice(VOCABULARY), bos_token_id=1, eos_token_id=2, pad_token_id=0,
                   decoder_start_token_id=1)
     if random.random() < 0.2:  # their other names

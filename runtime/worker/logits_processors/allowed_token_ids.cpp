@@ -37,11 +37,9 @@ class AllowedTokenIds final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_allowed_token_ids(
-    const SamplingParams& params, std::span<const TokenId> /*prompt*/,
-    const TranscriptionRules* /*transcription*/) {
-  if (params.allowed_token_ids.empty()) return nullptr;
-  return std::make_unique<AllowedTokenIds>(params.allowed_token_ids);
+std::unique_ptr<LogitsProcessor> make_allowed_token_ids(const LogitsProcessorInputs& inputs) {
+  if (inputs.params.allowed_token_ids.empty()) return nullptr;
+  return std::make_unique<AllowedTokenIds>(inputs.params.allowed_token_ids);
 }
 
 }  // namespace troupe

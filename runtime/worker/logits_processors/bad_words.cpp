@@ -44,11 +44,9 @@ class BadWords final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_bad_words(const SamplingParams& params,
-                                                std::span<const TokenId> /*prompt*/,
-                                                const TranscriptionRules* /*transcription*/) {
-  if (params.bad_words_token_ids.empty()) return nullptr;
-  return std::make_unique<BadWords>(params.bad_words_token_ids);
+std::unique_ptr<LogitsProcessor> make_bad_words(const LogitsProcessorInputs& inputs) {
+  if (inputs.params.bad_words_token_ids.empty()) return nullptr;
+  return std::make_unique<BadWords>(inputs.params.bad_words_token_ids);
 }
 
 }  // namespace troupe

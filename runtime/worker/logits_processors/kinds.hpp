@@ -1,14 +1,11 @@
 #pragma once
-// Makers of the kinds of logits processors; each gives null if the parameters do not ask for its
-// kind.
+// Makers of the kinds of logits processors; each gives null if its kind is not asked for.
 
 #include "runtime/worker/logits_processors/logits_processor.hpp"
 
 namespace troupe {
 
-using MakeLogitsProcessor =
-    std::unique_ptr<LogitsProcessor>(const SamplingParams& params, std::span<const TokenId> prompt,
-                                     const TranscriptionRules* transcription);
+using MakeLogitsProcessor = std::unique_ptr<LogitsProcessor>(const LogitsProcessorInputs& inputs);
 
 MakeLogitsProcessor make_allowed_token_ids;
 MakeLogitsProcessor make_bad_words;

@@ -25,11 +25,9 @@ class LogitBias final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_logit_bias(const SamplingParams& params,
-                                                 std::span<const TokenId> /*prompt*/,
-                                                 const TranscriptionRules* /*transcription*/) {
-  if (params.logit_bias.empty()) return nullptr;
-  return std::make_unique<LogitBias>(params.logit_bias);
+std::unique_ptr<LogitsProcessor> make_logit_bias(const LogitsProcessorInputs& inputs) {
+  if (inputs.params.logit_bias.empty()) return nullptr;
+  return std::make_unique<LogitBias>(inputs.params.logit_bias);
 }
 
 }  // namespace troupe

@@ -23,12 +23,10 @@ constexpr MakeLogitsProcessor* kInOrder[] = {
 }  // namespace
 
 std::vector<std::unique_ptr<LogitsProcessor>> make_logits_processors(
-    const SamplingParams& params, std::span<const TokenId> prompt,
-    const TranscriptionRules* transcription) {
+    const LogitsProcessorInputs& inputs) {
   std::vector<std::unique_ptr<LogitsProcessor>> processors;
   for (MakeLogitsProcessor* const make : kInOrder)
-    if (auto processor = make(params, prompt, transcription))
-      processors.push_back(std::move(processor));
+    if (auto processor = make(inputs)) processors.push_back(std::move(processor));
   return processors;
 }
 

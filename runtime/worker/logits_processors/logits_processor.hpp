@@ -24,12 +24,17 @@ class LogitsProcessor {
   virtual void apply(std::span<float> logits) const = 0;
 };
 
-/// The kinds that the parameters ask for, in the order in which they are applied. `prompt`: the
-/// request's; what it has generated so far is to be appended to each. `transcription`: of a speech
-/// model, else null.
+/// What those of a request are made from.
+struct LogitsProcessorInputs {
+  const SamplingParams& params;
+  std::span<const TokenId> prompt;
+  const TranscriptionRules* transcription = nullptr;  ///< of a speech model, else null
+};
+
+/// The kinds that these ask for, in the order in which they are applied. What the request has
+/// generated so far is to be appended to each.
 [[nodiscard]] std::vector<std::unique_ptr<LogitsProcessor>> make_logits_processors(
-    const SamplingParams& params, std::span<const TokenId> prompt,
-    const TranscriptionRules* transcription);
+    const LogitsProcessorInputs& inputs);
 
 /// -inf for this token, if it is in the vocabulary.
 void forbid(std::span<float> logits, TokenId token) noexcept;

@@ -40,11 +40,9 @@ class MinTokens final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_min_tokens(const SamplingParams& params,
-                                                 std::span<const TokenId> /*prompt*/,
-                                                 const TranscriptionRules* /*transcription*/) {
-  if (params.min_tokens <= 0) return nullptr;
-  return std::make_unique<MinTokens>(params.min_tokens, params.all_stop_token_ids);
+std::unique_ptr<LogitsProcessor> make_min_tokens(const LogitsProcessorInputs& inputs) {
+  if (inputs.params.min_tokens <= 0) return nullptr;
+  return std::make_unique<MinTokens>(inputs.params.min_tokens, inputs.params.all_stop_token_ids);
 }
 
 }  // namespace troupe

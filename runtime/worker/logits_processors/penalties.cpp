@@ -43,13 +43,11 @@ class Penalties final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_penalties(const SamplingParams& params,
-                                                std::span<const TokenId> prompt,
-                                                const TranscriptionRules* /*transcription*/) {
-  if (params.repetition_penalty == 1 && params.frequency_penalty == 0 &&
-      params.presence_penalty == 0)
+std::unique_ptr<LogitsProcessor> make_penalties(const LogitsProcessorInputs& inputs) {
+  if (inputs.params.repetition_penalty == 1 && inputs.params.frequency_penalty == 0 &&
+      inputs.params.presence_penalty == 0)
     return nullptr;
-  return std::make_unique<Penalties>(params, prompt);
+  return std::make_unique<Penalties>(inputs.params, inputs.prompt);
 }
 
 }  // namespace troupe

@@ -82,11 +82,10 @@ class ThinkingTokens final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_thinking_budget(const SamplingParams& params,
-                                                      std::span<const TokenId> prompt,
-                                                      const TranscriptionRules* /*transcription*/) {
-  if (!params.thinking_budget || params.thinking_budget->forced_token_ids.empty()) return nullptr;
-  return std::make_unique<ThinkingTokens>(*params.thinking_budget, prompt);
+std::unique_ptr<LogitsProcessor> make_thinking_budget(const LogitsProcessorInputs& inputs) {
+  if (!inputs.params.thinking_budget || inputs.params.thinking_budget->forced_token_ids.empty())
+    return nullptr;
+  return std::make_unique<ThinkingTokens>(*inputs.params.thinking_budget, inputs.prompt);
 }
 
 }  // namespace troupe

@@ -82,12 +82,11 @@ class TranscriptionTokens final : public LogitsProcessor {
 
 }  // namespace
 
-std::unique_ptr<LogitsProcessor> make_transcription_rules(const SamplingParams& /*params*/,
-                                                          std::span<const TokenId> prompt,
-                                                          const TranscriptionRules* transcription) {
-  if (transcription == nullptr) return nullptr;
-  TranscriptionRules rules = *transcription;
-  if (!prompt.empty() && prompt.back() == rules.no_timestamps) rules.no_timestamps.reset();
+std::unique_ptr<LogitsProcessor> make_transcription_rules(const LogitsProcessorInputs& inputs) {
+  if (inputs.transcription == nullptr) return nullptr;
+  TranscriptionRules rules = *inputs.transcription;
+  if (!inputs.prompt.empty() && inputs.prompt.back() == rules.no_timestamps)
+    rules.no_timestamps.reset();
   return std::make_unique<TranscriptionTokens>(std::move(rules));
 }
 

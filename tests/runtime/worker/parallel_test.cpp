@@ -703,7 +703,7 @@ BOOST_AUTO_TEST_CASE(the_last_stage_drafts_what_one_rank_does) {
        {Drafter{DraftHeadKind::kNone, model},
         {DraftHeadKind::kEagle, head},
         {DraftHeadKind::kEagle3, TROUPE_GOLDEN_DIR "/draft_heads/llama_eagle3"}}) {
-    std::vector<TokenId> alone;
+    std::vector<TokenId> alone, alone_later;
     for (const auto& [tensor, pipeline] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
       BOOST_TEST_CONTEXT(drafter.folder << ", " << tensor << " by " << pipeline) {
         Ranks ranks(tensor, pipeline, "auto", model,
@@ -719,6 +719,22 @@ BOOST_AUTO_TEST_CASE(the_last_stage_drafts_what_one_rank_does) {
         BOOST_TEST(drafts.size() == 3U);
         if (alone.empty()) alone = drafts;
         BOOST_TEST(drafts == alone, boost::test_tools::per_element());
+
+        // Stopped for one step: a model computes its token later, a head cannot.
+        SchedulerOutput stopped = next_step(3);
+        stopped.num_drafts_to_make = stopped.max_draft_rows = 0;
+        for (const auto& result : ranks.execute({stopped})) {
+          BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
+          BOOST_TEST(result->drafting.num_passes == 0);
+        }
+        drafts.clear();
+        for (const auto& result : ranks.execute({next_step(4)})) {
+          BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
+          for (const auto& [id, guesses] : result->draft_token_ids) drafts = guesses;
+        }
+        BOOST_TEST(drafts.size() == (drafter.kind == DraftHeadKind::kNone ? 3U : 0U));
+        if (alone_later.empty()) alone_later = drafts;
+        BOOST_TEST(drafts == alone_later, boost::test_tools::per_element());
       }
     }
   }
