@@ -182,9 +182,12 @@ Result<std::shared_ptr<KVConnector>> make_kv_connector(const NodeState& node,
                        .parallel = parallel,
                        .cache = what.cache,
                        .settings = kv_cache_settings(options.engine, what.model, what.cache),
-                       .encode = [tokenizer = node.tokenizer](const std::string& text) {
-                         return tokenizer->encode(text, /*add_special_tokens=*/false);
-                       }});
+                       .encode =
+                           [tokenizer = node.tokenizer](const std::string& text) {
+                             return tokenizer->encode(text, /*add_special_tokens=*/false);
+                           },
+                       .group = static_cast<std::int32_t>(what.group),
+                       .num_groups = static_cast<std::int32_t>(options.engine.data_parallel_size)});
 }
 
 /// Errors: unreadable files of the credentials.

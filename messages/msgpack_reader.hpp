@@ -64,6 +64,11 @@ class Reader {
   std::string text() { return std::string(take(size(0xa0, 0x1f, 0xd9, 1))); }
   std::size_t array() { return limited(size(0x90, 0x0f, 0xdc, 2), 1); }
   std::size_t map() { return limited(size(0x80, 0x0f, 0xde, 2), 2); }
+  /// A map: calls read(name) for each of its fields, which reads the value.
+  template <class Read>
+  void fields(Read&& read) {
+    for (std::size_t left = map(); ok_ && left > 0; --left) read(text());
+  }
   /// Any value of the types that replies have, at most kMaxDepth deep.
   void skip(int depth = 0) {
     if (!ok_ || bytes_.empty() || depth > kMaxDepth) {

@@ -78,8 +78,7 @@ Result<void> CachedPrompts::apply(std::string_view payload) {
   reader.skip();  // time
   for (std::size_t left = reader.array(); reader.ok() && left > 0; --left) {
     Event event;
-    for (std::size_t fields = reader.map(); reader.ok() && fields > 0; --fields)
-      read_field(reader.text(), event);
+    reader.fields([&](const std::string& name) { read_field(name, event); });
     if (!reader.ok()) break;
     if (event.type == "AllBlocksCleared") blocks_.clear();
     if (event.has_window) windowed_groups_.insert(event.group);

@@ -40,6 +40,8 @@ struct KVConnectorContext {
   /// It is one of a MultiConnector's, and another one, which does not forget (KVConnectorKind),
   /// stores what steps compute from its loads.
   bool among_others = false;
+  std::int32_t group = 0;       ///< of the groups of ranks that share the configuration
+  std::int32_t num_groups = 1;  ///< data_parallel_size
 };
 
 /// A connector's two sides. Errors: kInvalidArgument naming the key of kv_connector_extra_config,
@@ -54,7 +56,7 @@ struct KVConnectorKind {
 };
 
 /// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
-inline constexpr std::uint32_t kKVConnectorInterface = 7;
+inline constexpr std::uint32_t kKVConnectorInterface = 8;
 
 /// What a shared object exports under the name kKVConnectorModule, as a constant:
 ///

@@ -230,14 +230,14 @@ std::vector<LMCacheConnector::Piece> LMCacheConnector::pieces(const Request& kno
 }
 
 std::string LMCacheConnector::key_of(const ChunkId& id, std::int32_t rank) const {
-  const lmcache::CacheEngineKey key{.model = model_,
-                                    .world_size = parallel_.world_size(),
-                                    .worker = rank,
-                                    .hash = python_int(id.hash),
-                                    .dtype = dtype_,
-                                    .layer = {},
-                                    .tags = {}};
-  return key.text() + id.tags;
+  return lmcache::chunk_key({.model = model_,
+                             .world_size = parallel_.world_size(),
+                             .worker = rank,
+                             .hash = {},
+                             .dtype = dtype_,
+                             .layer = {},
+                             .tags = {}},
+                            id, config_.hash_algorithm == lmcache::ChunkHashAlgorithm::kBuiltin);
 }
 
 /// Of a piece, on all ranks.
@@ -316,12 +316,19 @@ void LMCacheConnector::obey_orders() {
   });
   for (Order& order : watchers_.board->take_orders()) {
     lmcache::TierIndex& tier = tier_of(order);
-    if (order.kind == Order::Kind::kClear) {
-      const std::uint8_t bit = order.location == lmcache::Location::kCpu ? kCpuTier : kDiskTier;
-      for (const ChunkId& chunk : tier.clear_unpinned()) remove(chunk, bit);
-    } else {
-      std::erase_if(order.chunks, [&](const ChunkId& chunk) { return !tier.pin(chunk); });
-      pins_.push_back(std::move(order));
+    const std::uint8_t bit = order.location == lmcache::Location::kCpu ? kCpuTier : kDiskTier;
+    switch (order.kind) {
+      case Order::Kind::kPin:
+        std::erase_if(order.chunks, [&](const ChunkId& chunk) { return !tier.pin(chunk); });
+        pins_.push_back(std::move(order));
+        break;
+      case Order::Kind::kRemove:
+        for (const ChunkId& chunk : order.chunks)
+          if (tier.remove(chunk)) remove(chunk, bit);
+        break;
+      case Order::Kind::kClear:
+        for (const ChunkId& chunk : tier.clear_unpinned()) remove(chunk, bit);
+        break;
     }
   }
 }

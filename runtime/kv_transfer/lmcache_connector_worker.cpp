@@ -26,7 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using lmcache::ChunkId;
-using lmcache::PythonInt;
 
 constexpr std::string_view kChunkSuffix = ".pt";
 
@@ -193,16 +192,14 @@ std::vector<ChunkTransfers::Loaded> ChunkTransfers::take_loaded() {
 }
 
 std::string ChunkTransfers::Store::key_of(const ChunkBlocks& chunk) const {
-  const lmcache::CacheEngineKey key{
-      .model = names_.model,
-      .world_size = names_.world_size,
-      .worker = names_.rank,
-      .hash = signed_hashes_ ? PythonInt::of(static_cast<std::int64_t>(chunk.hash))
-                             : PythonInt{chunk.hash, false},
-      .dtype = names_.dtype,
-      .layer = {},
-      .tags = {}};
-  return key.text() + chunk.tags;
+  return lmcache::chunk_key({.model = names_.model,
+                             .world_size = names_.world_size,
+                             .worker = names_.rank,
+                             .hash = {},
+                             .dtype = names_.dtype,
+                             .layer = {},
+                             .tags = {}},
+                            {chunk.hash, chunk.tags}, signed_hashes_);
 }
 
 std::string ChunkTransfers::Store::path_of(const std::string& key) const {
@@ -534,24 +531,63 @@ Result<LMCacheWatchers> make_watchers(const KVConnectorContext& context,
                            static_cast<std::size_t>(config.chunk_size)),
       is_builtin);
   if (config.controller.is_enabled) {
-    RETURN_IF_ERROR(lmcache::ControllerLink::check(config.controller, num_ranks));
+    if (config.controller.moves_chunks && context.parallel.pipeline_parallel_size > 1)
+      return invalid_argument(
+          "kv-transfer-config: enable_p2p moves no chunks of several pipeline stages",
+          "kv-transfer-config");
+    ASSIGN_OR_RETURN(lmcache::ControllerOptions options,
+                     lmcache::ControllerLink::of_group(config.controller, num_ranks, context.group,
+                                                       context.num_groups));
     if (!is_builtin || config.chunk_size != 256)
       log_warning(
           "LMCache's controller looks up tokens in chunks of 256, with builtin hashes: it finds "
           "none of this engine",
           kv("chunk_size", config.chunk_size));
-    watchers.controller =
-        std::make_unique<lmcache::ControllerLink>(config.controller, num_ranks, *watchers.board);
+    // Moves are between stores, so that no step is involved: there the engine has all of its
+    // chunks.
+    std::optional<lmcache::ChunkSource> source;
+    if (config.controller.moves_chunks)
+      source = lmcache::ChunkSource{
+          .store = config.remote,
+          .chunk_bytes = lmcache_chunk_bytes(context.cache, config.chunk_size),
+          .key_of = [engine = lmcache::CacheEngineKey{.model = lmcache_model_name(
+                                                          context.model_identity, context.cache,
+                                                          context.parallel),
+                                                      .world_size = num_ranks,
+                                                      .worker = 0,
+                                                      .hash = {},
+                                                      .dtype = lmcache_dtype(context.cache),
+                                                      .layer = {},
+                                                      .tags = {}},
+                     is_builtin](const ChunkId& id, std::int32_t rank) mutable {
+            engine.worker = rank;
+            return lmcache::chunk_key(engine, id, is_builtin);
+          }};
+    watchers.controller = std::make_unique<lmcache::ControllerLink>(
+        std::move(options), num_ranks, *watchers.board, std::move(source));
   }
   if (has_lookups) {
+    using lmcache::LookupSocket;
+    // As vLLM names the engines of data parallel ranks.
+    const std::string engine =
+        context.config.engine_id +
+        (context.num_groups > 1 ? "_dp" + std::to_string(context.group) : "");
+    const auto path_of = [&](LookupSocket socket, std::int32_t rank) {
+      return lmcache::lookup_socket_path(socket, config.rpc_folder, engine, *config.rpc_port, rank);
+    };
     std::vector<std::string> paths;
     for (std::int32_t rank = 0; rank < num_ranks; ++rank) {
-      ASSIGN_OR_RETURN(std::string path,
-                       lmcache::lookup_socket_path(config.rpc_folder, context.config.engine_id,
-                                                   *config.rpc_port, rank));
+      ASSIGN_OR_RETURN(
+          std::string path,
+          path_of(config.async_lookups ? LookupSocket::kAsyncRank : LookupSocket::kRank, rank));
       paths.push_back(std::move(path));
     }
-    ASSIGN_OR_RETURN(watchers.lookups, lmcache::LookupServer::open(paths, *watchers.board));
+    std::string answers;
+    if (config.async_lookups) {
+      ASSIGN_OR_RETURN(answers, path_of(LookupSocket::kAnswers, 0));
+    }
+    ASSIGN_OR_RETURN(watchers.lookups,
+                     lmcache::LookupServer::open(paths, answers, *watchers.board));
   }
   return watchers;
 }

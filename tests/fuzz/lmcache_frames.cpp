@@ -79,6 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::size_t i = 0; i < frames.size(); ++i)
     frames[i] = bytes.substr(size * i / 4, size * (i + 1) / 4 - size * i / 4);
   (void)answer_lookup(frames, board);
+  (void)answer_async_lookup(bytes, board);
   (void)parse_mp_reply(
       {std::string(bytes.substr(0, size / 2)), std::string(bytes.substr(size / 2))});
   return 0;

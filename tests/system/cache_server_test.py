@@ -15,6 +15,9 @@ import unittest
 import urllib.error
 import urllib.request
 
+import msgspec
+import zmq
+
 from kv_offload_test import HITS, ask, post, transfer
 from prefix_cache_test import clear
 from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, reserve_port, run, wait_until
@@ -83,6 +86,44 @@ class Controller:
         self.process.wait(DEADLINE_S)
 
 
+class OrderingController:
+    """Registers instances as LMCache's controller does, and sends the orders that a test wants."""
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.sockets = [self.context.socket(kind) for kind in (zmq.PULL, zmq.ROUTER)]
+        self.urls = [f"127.0.0.1:{each.bind_to_random_port('tcp://127.0.0.1')}" for each in self.sockets]
+        self.registered = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.destroy(linger=0)
+
+    def settings(self, instance, ports, **more):
+        return {"lmcache.enable_controller": True, "lmcache.lmcache_instance_id": instance, "lmcache.lmcache_worker_ports": ports,
+                "lmcache.controller_pull_url": self.urls[0], "lmcache.controller_reply_url": self.urls[1], **more}
+
+    def register(self, number):
+        """Until so many instances have registered."""
+        while len(self.registered) < number:
+            assert self.sockets[1].poll(1000 * DEADLINE_S), f"only {list(self.registered)} register"
+            client, _, request = self.sockets[1].recv_multipart()
+            message = msgspec.msgpack.decode(request)
+            assert message["type"] == "RegisterMsg", message
+            self.registered[message["instance_id"]] = message
+            self.sockets[1].send_multipart([client, b"", msgspec.msgpack.encode({"type": "RegisterRetMsg", "extra_config": {}})])
+
+    def order(self, instance, kind, **fields):
+        with self.context.socket(zmq.REQ) as client:
+            worker = self.registered[instance]
+            client.connect(f"tcp://{worker['ip']}:{worker['port']}")
+            client.send(msgspec.msgpack.encode({"type": kind, "worker_event_id": "Worker0e", **fields}))
+            assert client.poll(1000 * DEADLINE_S), f"{instance} does not answer"
+            return msgspec.msgpack.decode(client.recv())
+
+
 class Client:
     """LMCache's client, by its bytes."""
 
@@ -131,6 +172,15 @@ def key(number):
 
 def value(number, size=100_000):
     return random.Random(number).randbytes(size)
+
+
+def lookup(folder, tokens, *kind):
+    """What a lookup client of LMCache prints."""
+    program = pathlib.Path(__file__).with_name("lmcache_lookup.py")
+    process = subprocess.Popen([os.environ["LMCACHE_PYTHON"], program, folder, "tests", "3", json.dumps(tokens), *kind],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = communicate(process, timeout=600)
+    return output
 
 
 class CacheServerTest(unittest.TestCase):
@@ -189,6 +239,43 @@ class CacheServerTest(unittest.TestCase):
                 self.assertEqual(server.metric(HITS), 3 * 128)
                 cache.stop(signal.SIGKILL)
                 self.assertEqual(ask(server, 1, cache_salt="other"), expected[1])
+
+    def test_a_controller_moves_a_prompt_from_a_data_parallel_group_to_another_instance(self):
+        tokens = [5 + i % 97 for i in range(140)]
+        place = "LocalCPUBackend"
+
+        def answer(server):
+            return post(server, {"prompt": tokens, "max_tokens": 8, "temperature": 0})["choices"][0]["text"]
+
+        with OrderingController() as controller, CacheServer() as old, CacheServer() as new:
+            def options(instance, ports, cache):
+                return ("--max-model-len", "256", "--block-size", "16", "--log-stats-interval-s", "0", *transfer(
+                    "LMCacheConnectorV1", **controller.settings(instance, ports, **{
+                        "lmcache.chunk_size": 32, "lmcache.enable_p2p": True, "lmcache.max_local_cpu_size": 0.1,
+                        "lmcache.remote_url": f"lm://127.0.0.1:{cache.port}", "lmcache.lookup_timeout_ms": 100_000,
+                        "lmcache.blocking_timeout_secs": 100})))
+            ports = [reserve_port() for _ in range(3)]
+            with Server(*options("old", ports[:2], old), "--data-parallel-size", "2") as source, \
+                    Server(*options("new", ports[2:], new)) as target:
+                controller.register(3)
+                self.assertEqual({name: worker["port"] for name, worker in controller.registered.items()},
+                                 {"old_dp0": ports[0], "old_dp1": ports[1], "new": ports[2]})
+                expected = answer(source)
+                old.wait_for_values(4)
+                move = {"old_position": place, "new_position": (controller.registered["new"]["peer_init_url"], place),
+                        "tokens": tokens, "copy": False}
+                groups = ("old_dp0", "old_dp1")
+                moved = [controller.order(group, "MoveWorkerMsg", **move)["num_tokens"] for group in groups]
+                self.assertEqual(sorted(moved), [0, 128])
+                # It is gone from the one, and the other one finds it.
+                self.assertEqual([controller.order(group, "PinWorkerMsg", location=place, tokens=tokens)["num_tokens"]
+                                  for group in groups], [0, 0])
+                self.assertEqual(new.metric("troupe_cache_values"), 4)
+                self.assertEqual(answer(target), expected)
+                self.assertEqual(target.metric(HITS), 128)
+                # An instance of LMCache, which registers an address for NIXL.
+                move["new_position"] = ("127.0.0.1:8200", place)
+                self.assertIn("(NIXL) is not offered", controller.order("new", "MoveWorkerMsg", **move)["error"])
 
     def test_chunks_on_disk_outlive_the_engine_and_damaged_ones_are_computed(self):
         with Server("--max-model-len", "256", "--log-stats-interval-s", "0") as server:
@@ -299,14 +386,23 @@ class CacheServerTest(unittest.TestCase):
                     num_syncs = 4
                     wait_until(has_all_keys, "a full synchronisation after the restart")
                     self.assertTrue(sees({"troupe": found})())
-                    program = pathlib.Path(__file__).with_name("lmcache_lookup.py")
-                    process = subprocess.Popen([os.environ["LMCACHE_PYTHON"], program, folder, "tests", "3", json.dumps(tokens)],
-                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                    output, _ = communicate(process, timeout=600)
-                    self.assertIn("512 tokens are there", output)
+                    self.assertIn("512 tokens are there", lookup(folder, tokens))
                 wait_until(sees({}), "an instance that is gone")
             finally:
                 controller.kill()
+
+    @unittest.skipUnless(os.environ.get("LMCACHE_PYTHON"), "LMCACHE_PYTHON names no Python that has lmcache")
+    def test_the_asynchronous_lookup_client_of_lmcache_finds_a_prompt(self):
+        tokens = [5 + i % 97 for i in range(600)]
+        settings = {"lmcache.pre_caching_hash_algorithm": "builtin", "lmcache.extra_config": {"troupe_vllm_hashes": False},
+                    "lmcache.max_local_cpu_size": 0.5, "lmcache.enable_async_loading": True, "lmcache_rpc_port": 3}
+        config = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "engine_id": "tests",
+                  "kv_connector_extra_config": settings}
+        with tempfile.TemporaryDirectory() as folder, \
+                Server("--max-model-len", "1024", "--block-size", "16", "--kv-transfer-config", json.dumps(config),
+                       environment={"VLLM_RPC_BASE_PATH": folder}) as server:
+            post(server, {"prompt": tokens, "max_tokens": 4, "temperature": 0})
+            self.assertIn("512 tokens are there", lookup(folder, tokens, "async"))
 
 
 if __name__ == "__main__":

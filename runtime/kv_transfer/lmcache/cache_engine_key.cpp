@@ -71,6 +71,12 @@ const std::string* CacheEngineKey::tag(std::string_view name) const noexcept {
   return found == tags.end() ? nullptr : &found->second;
 }
 
+std::string chunk_key(CacheEngineKey engine, const ChunkId& id, bool signed_hashes) {
+  engine.hash =
+      signed_hashes ? PythonInt::of(static_cast<std::int64_t>(id.hash)) : PythonInt{id.hash, false};
+  return engine.text() + id.tags;
+}
+
 Result<CacheEngineKey> parse_cache_engine_key(std::string_view text) {
   constexpr std::size_t kNumFields = 5;
   std::vector<std::string_view> fields;

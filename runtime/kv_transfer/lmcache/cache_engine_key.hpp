@@ -12,6 +12,7 @@
 
 #include "runtime/base/result.hpp"
 #include "runtime/kv_transfer/lmcache/python_hash.hpp"
+#include "runtime/kv_transfer/lmcache/tier_index.hpp"
 
 namespace troupe::lmcache {
 
@@ -29,6 +30,10 @@ struct CacheEngineKey {
   /// The value of a tag; null: it has none.
   [[nodiscard]] const std::string* tag(std::string_view name) const noexcept;
 };
+
+/// The key of an engine's chunk, of the model, world size, worker and type of `engine`.
+/// `signed_hashes`: its hashes are Python's.
+[[nodiscard]] std::string chunk_key(CacheEngineKey engine, const ChunkId& id, bool signed_hashes);
 
 /// Errors: kInvalidArgument naming the field and its value.
 [[nodiscard]] Result<CacheEngineKey> parse_cache_engine_key(std::string_view text);

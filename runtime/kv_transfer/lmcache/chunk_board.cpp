@@ -99,6 +99,31 @@ std::int64_t ChunkBoard::pin(Location location, std::span<const std::int64_t> to
   return static_cast<std::int64_t>(count * hasher_.chunk_size());
 }
 
+std::vector<ChunkId> ChunkBoard::leading(Location location, std::span<const std::int64_t> tokens) {
+  const std::vector<Chunk> chunks = hasher_.chunks(tokens, /*partial=*/false);
+  const std::lock_guard lock(mutex_);
+  std::vector<ChunkId> found;
+  for (const Chunk& chunk : chunks) {
+    if (!held(location).contains(untagged(chunk.hash))) break;
+    found.push_back(untagged(chunk.hash));
+  }
+  return found;
+}
+
+void ChunkBoard::remove(Location location, std::span<const ChunkId> chunks, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  if (orders_.size() >= kMaxOrders) return;
+  Order order{.kind = Order::Kind::kRemove, .location = location, .chunks = {}, .until = {}};
+  for (const ChunkId& chunk : chunks) {
+    const auto found = held(location).find(chunk);
+    if (found == held(location).end() || found->second > now) continue;
+    order.chunks.push_back(chunk);
+    note(location, chunk, false);
+    held(location).erase(found);
+  }
+  if (!order.chunks.empty()) orders_.push_back(std::move(order));
+}
+
 std::int64_t ChunkBoard::clear(Location location, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   std::size_t count = 0;

@@ -50,11 +50,11 @@ class ChunkBoard {
   void forget_all();
 
   struct Order {
-    enum class Kind : std::uint8_t { kPin, kClear };
+    enum class Kind : std::uint8_t { kPin, kRemove, kClear };
     Kind kind = Kind::kPin;
     Location location = Location::kCpu;
-    std::vector<ChunkId> chunks;  ///< kPin
-    Clock::time_point until;      ///< the same
+    std::vector<ChunkId> chunks;  ///< but for kClear
+    Clock::time_point until;      ///< kPin
   };
   /// Since the last call.
   [[nodiscard]] std::vector<Order> take_orders();
@@ -79,8 +79,15 @@ class ChunkBoard {
   /// until then. The number of their tokens.
   std::int64_t pin(Location location, std::span<const std::int64_t> tokens,
                    Clock::time_point until);
+  /// The chunks of these tokens, from the first one on, that are at the location.
+  [[nodiscard]] std::vector<ChunkId> leading(Location location,
+                                             std::span<const std::int64_t> tokens);
+  /// Those of them that are there and not pinned.
+  void remove(Location location, std::span<const ChunkId> chunks, Clock::time_point now);
   /// All that is not pinned. The number of tokens.
   std::int64_t clear(Location location, Clock::time_point now);
+  /// Tokens of a chunk.
+  [[nodiscard]] std::size_t chunk_size() const noexcept { return hasher_.chunk_size(); }
   /// How many of these chunks, from the first one on, are at any location.
   [[nodiscard]] std::size_t count_leading(std::span<const PythonInt> keys);
 

@@ -8,7 +8,10 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <future>
+#include <map>
 #include <random>
+#include <set>
 #include <thread>
 #include <zmq.hpp>
 
@@ -69,8 +72,12 @@ std::string random_hex() {
 
 class ControllerLink::Thread {
  public:
-  Thread(ControllerOptions options, std::vector<ControlledWorker> workers, ChunkBoard& board)
-      : options_(std::move(options)), workers_(std::move(workers)), board_(board) {
+  Thread(ControllerOptions options, std::vector<ControlledWorker> workers, ChunkBoard& board,
+         std::optional<ChunkSource> source)
+      : options_(std::move(options)),
+        workers_(std::move(workers)),
+        board_(board),
+        source_(std::move(source)) {
     board_.set_listener([this] { wake_.signal(); });
     thread_ = std::thread([this] { run(); });
   }
@@ -103,6 +110,20 @@ class ControllerLink::Thread {
     std::vector<PythonInt> keys;
     int num_tries = 0;
     std::optional<Clock::time_point> ask_at;  ///< for its status
+  };
+  /// Of one worker, which gets no other order meanwhile.
+  struct Move {
+    ControllerOrder order;
+    std::vector<ChunkId> chunks;
+    std::future<Result<std::size_t>> num_copied;
+    std::jthread thread;
+  };
+  /// All ranks are ordered to move: which of them have done the last one that does not copy.
+  struct LastMove {
+    Location location = Location::kCpu;
+    std::vector<std::int64_t> tokens;
+    std::set<std::size_t> workers;
+    std::size_t num_chunks = SIZE_MAX;  ///< that each of them has copied
   };
 
   void run() {
@@ -168,6 +189,7 @@ class ControllerLink::Thread {
   }
 
   void close() {
+    moves_.clear();
     orders_.clear();
     requests_ = {};
     heartbeats_.reset();
@@ -195,7 +217,8 @@ class ControllerLink::Thread {
       if (heartbeats_) {
         RETURN_IF_ERROR(take_replies(*heartbeats_));
       }
-      for (std::size_t i = 0; i < orders_.size(); ++i) answer(orders_[i], workers_[i].worker);
+      end_moves();
+      for (std::size_t i = 0; i < orders_.size(); ++i) answer(i);
       RETURN_IF_ERROR(keep_time());
       if (!is_registered()) {
         static_cast<void>(board_.take_changes());  // all are reported once they are
@@ -408,22 +431,87 @@ class ControllerLink::Thread {
 
   // ---- orders -----------------------------------------------------------------------------------
 
-  void answer(zmq::socket_t& socket, std::int32_t rank) {
+  void answer(std::size_t worker) {
+    zmq::socket_t& socket = orders_[worker];
     zmq::message_t part;
-    while (socket.recv(part, zmq::recv_flags::dontwait)) {
+    // One that has not been answered is the last one.
+    while (!moves_.contains(worker) && socket.recv(part, zmq::recv_flags::dontwait)) {
       while (part.more()) static_cast<void>(socket.recv(part));
-      const auto order = parse_controller_order(part.to_string_view());
-      const std::string reply = order.ok()
-                                    ? answer_controller_order(*order, rank, board_, last_clear_,
-                                                              Clock::now(), options_.pin_time)
-                                    : controller_error(order.error().message);
-      static_cast<void>(socket.send(zmq::buffer(reply), zmq::send_flags::dontwait));
+      auto order = parse_controller_order(part.to_string_view());
+      if (!order.ok()) {
+        reply(worker, controller_error(order.error().message));
+      } else if (source_ && order->type == "MoveWorkerMsg") {
+        begin_move(worker, std::move(*order));
+      } else {
+        reply(worker, answer_controller_order(*order, workers_[worker].worker, board_, last_clear_,
+                                              Clock::now(), options_.pin_time));
+      }
     }
+  }
+
+  void reply(std::size_t worker, const std::string& bytes) {
+    static_cast<void>(orders_[worker].send(zmq::buffer(bytes), zmq::send_flags::dontwait));
+  }
+
+  void begin_move(std::size_t worker, ControllerOrder order) {
+    const auto location = parse_location(order.location);
+    if (!location || order.new_location != kLocationNames[0])
+      return reply(worker,
+                   controller_error("a move from " + order.location + " to " + order.new_location +
+                                    " is not offered here, it is to " + kLocationNames[0]));
+    std::vector<ChunkId> chunks = board_.leading(*location, order.tokens);
+    std::vector<std::string> keys;
+    for (const ChunkId& chunk : chunks)
+      keys.push_back(source_->key_of(chunk, workers_[worker].worker));
+    Move& move = moves_[worker];
+    move.order = std::move(order);
+    move.chunks = std::move(chunks);
+    std::promise<Result<std::size_t>> promise;
+    move.num_copied = promise.get_future();
+    move.thread = std::jthread([this, promise = std::move(promise), keys = std::move(keys),
+                                target = move.order.target](const std::stop_token& stop) mutable {
+      promise.set_value(copy_chunks(*source_, target, keys, stop));
+      wake_.signal();
+    });
+  }
+
+  void end_moves() {
+    for (auto each = moves_.begin(); each != moves_.end();) {
+      auto& [worker, move] = *each;
+      if (move.num_copied.wait_for(milliseconds(0)) != std::future_status::ready) {
+        ++each;
+        continue;
+      }
+      const Result<std::size_t> num_copied = move.num_copied.get();
+      if (num_copied.ok()) {
+        if (!move.order.copy)
+          note_moved(worker, move.order, std::span(move.chunks).first(*num_copied));
+        reply(worker,
+              controller_moved(static_cast<std::int64_t>(*num_copied * board_.chunk_size())));
+      } else {
+        reply(worker, controller_error(num_copied.error().message));
+      }
+      each = moves_.erase(each);
+    }
+  }
+
+  /// The chunks leave their location once all ranks' parts are elsewhere.
+  void note_moved(std::size_t worker, const ControllerOrder& order,
+                  std::span<const ChunkId> chunks) {
+    const Location location = *parse_location(order.location);
+    if (last_move_.location != location || last_move_.tokens != order.tokens)
+      last_move_ = {.location = location, .tokens = order.tokens, .workers = {}};
+    last_move_.workers.insert(worker);
+    last_move_.num_chunks = std::min(last_move_.num_chunks, chunks.size());
+    if (last_move_.workers.size() < workers_.size()) return;
+    board_.remove(location, chunks.first(last_move_.num_chunks), Clock::now());
+    last_move_ = {};
   }
 
   const ControllerOptions options_;
   std::vector<ControlledWorker> workers_;
   ChunkBoard& board_;
+  const std::optional<ChunkSource> source_;  // none: nothing is moved
   const EventFd wake_;
   std::atomic<bool> ends_ = false;
 
@@ -441,11 +529,15 @@ class ControllerLink::Thread {
   std::optional<Sync> sync_;
   std::deque<std::size_t> wanted_syncs_;  // of which workers
   LastClear last_clear_;
+  std::map<std::size_t, Move> moves_;  // that workers are at
+  LastMove last_move_;
 
   std::thread thread_;  // last: it uses the others
 };
 
-Result<void> ControllerLink::check(const ControllerOptions& options, std::int32_t num_workers) {
+Result<ControllerOptions> ControllerLink::of_group(ControllerOptions options,
+                                                   std::int32_t num_workers, std::int32_t group,
+                                                   std::int32_t num_groups) {
   const auto wrong = [](const std::string& what) {
     return invalid_argument(what, "kv-transfer-config");
   };
@@ -461,26 +553,37 @@ Result<void> ControllerLink::check(const ControllerOptions& options, std::int32_
     if (id >= num_workers)
       return wrong("lmcache_worker_ids has " + std::to_string(id) + ", there are " +
                    std::to_string(num_workers) + " ranks");
-  const std::size_t needed = options.worker_ids.empty() ? static_cast<std::size_t>(num_workers)
-                                                        : options.worker_ids.size();
-  if (options.worker_ports.size() < needed)
+  if (options.moves_chunks && !options.worker_ids.empty() &&
+      std::ssize(options.worker_ids) < num_workers)
+    return wrong("lmcache_worker_ids leaves out ranks, with enable_p2p all of them register");
+  const std::ptrdiff_t num_ports =
+      options.worker_ids.empty() ? num_workers : std::ssize(options.worker_ids);
+  if (std::ssize(options.worker_ports) < num_ports * num_groups)
     return wrong("lmcache_worker_ports has " + std::to_string(options.worker_ports.size()) +
-                 " ports, there are " + std::to_string(needed) + " ranks that need one");
-  return {};
+                 " ports, there are " + std::to_string(num_ports * num_groups) +
+                 " ranks that need one" +
+                 (num_groups > 1 ? ", in " + std::to_string(num_groups) + " groups" : ""));
+  const auto first = options.worker_ports.begin() + group * num_ports;
+  options.worker_ports = {first, first + num_ports};
+  if (num_groups > 1) options.instance_id += "_dp" + std::to_string(group);
+  return options;
 }
 
 ControllerLink::ControllerLink(ControllerOptions options, std::int32_t num_workers,
-                               ChunkBoard& board) {
+                               ChunkBoard& board, std::optional<ChunkSource> source) {
   std::vector<ControlledWorker> workers;
   const std::size_t count = options.worker_ids.empty() ? static_cast<std::size_t>(num_workers)
                                                        : options.worker_ids.size();
   for (std::size_t i = 0; i < count; ++i)
-    workers.push_back({.instance = options.instance_id,
-                       .worker = options.worker_ids.empty() ? static_cast<std::int32_t>(i)
-                                                            : options.worker_ids[i],
-                       .ip = {},
-                       .port = options.worker_ports[i]});
-  thread_ = std::make_unique<Thread>(std::move(options), std::move(workers), board);
+    workers.push_back(
+        {.instance = options.instance_id,
+         .worker =
+             options.worker_ids.empty() ? static_cast<std::int32_t>(i) : options.worker_ids[i],
+         .ip = {},
+         .port = options.worker_ports[i],
+         .store_url = options.store_url.empty() ? std::nullopt : std::optional(options.store_url)});
+  thread_ =
+      std::make_unique<Thread>(std::move(options), std::move(workers), board, std::move(source));
 }
 
 ControllerLink::~ControllerLink() = default;

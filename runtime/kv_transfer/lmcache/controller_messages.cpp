@@ -2,6 +2,7 @@
 
 #include "messages/msgpack.hpp"
 #include "messages/msgpack_reader.hpp"
+#include "runtime/base/log.hpp"
 
 namespace troupe::lmcache {
 namespace {
@@ -57,14 +58,8 @@ class Message {
 std::string with_address(const char* type, const ControlledWorker& worker, bool has_peer) {
   Message message(type, worker, has_peer ? 3 : 2);
   message.field("ip", worker.ip).field("port", worker.port);
-  if (has_peer) message.field("peer_init_url", std::monostate{});
+  if (has_peer) message.field("peer_init_url", worker.store_url);
   return message.take();
-}
-
-/// Calls read(name) for each field of a map; it reads the value.
-template <class Read>
-void read_fields(Reader& reader, Read&& read) {
-  for (std::size_t left = reader.map(); reader.ok() && left > 0; --left) read(reader.text());
 }
 
 std::string text_or_nil(Reader& reader) { return reader.nil() ? std::string() : reader.text(); }
@@ -73,7 +68,7 @@ std::string text_or_nil(Reader& reader) { return reader.nil() ? std::string() : 
 bool reads_sync_command(Reader& reader) {
   bool wants_sync = false;
   for (std::size_t left = reader.array(); reader.ok() && left > 0; --left)
-    read_fields(reader, [&](const std::string& name) {
+    reader.fields([&](const std::string& name) {
       if (name == "command_type")
         wants_sync |= reader.text() == "full_sync";
       else
@@ -141,11 +136,11 @@ Result<ControllerReply> parse_controller_reply(std::string_view bytes) {
   ControllerReply reply;
   bool has_missing = false;
   Reader reader(bytes);
-  read_fields(reader, [&](const std::string& name) {
+  reader.fields([&](const std::string& name) {
     if (name == "type") {
       reply.type = reader.text();
     } else if (name == "extra_config") {
-      read_fields(reader, [&](const std::string& key) {
+      reader.fields([&](const std::string& key) {
         if (key == "heartbeat_url")
           reply.heartbeat_url = reader.text();
         else
@@ -176,17 +171,24 @@ Result<ControllerReply> parse_controller_reply(std::string_view bytes) {
 Result<ControllerOrder> parse_controller_order(std::string_view bytes) {
   ControllerOrder order;
   Reader reader(bytes);
-  read_fields(reader, [&](const std::string& name) {
+  reader.fields([&](const std::string& name) {
     if (name == "type") {
       order.type = reader.text();
     } else if (name == "worker_event_id") {
       order.event = reader.text();
-    } else if (name == "location") {
+    } else if (name == "location" || name == "old_position") {
       order.location = reader.text();
     } else if (name == "tokens" && !reader.nil()) {
       for (std::size_t left = reader.array(); reader.ok() && left > 0; --left)
         order.tokens.push_back(reader.integer());
-    } else if (name != "tokens") {
+    } else if (name == "new_position") {
+      std::size_t left = reader.array();
+      if (left > 0) order.target = reader.text();
+      if (left > 1) order.new_location = reader.text();
+      for (; reader.ok() && left > 2; --left) reader.skip();
+    } else if (name == "copy" && !reader.nil()) {
+      order.copy = reader.boolean();
+    } else if (name != "tokens" && name != "copy") {
       reader.skip();
     }
   });
@@ -195,7 +197,12 @@ Result<ControllerOrder> parse_controller_order(std::string_view bytes) {
   return order;
 }
 
+std::string controller_moved(std::int64_t num_tokens) {
+  return Message("MoveWorkerRetMsg", 1).field("num_tokens", num_tokens).take();
+}
+
 std::string controller_error(const std::string& text) {
+  log_warning("LMCache's controller orders what cannot be done", kv("reason", text));
   return Message("ErrorMsg", 1).field("error", text).take();
 }
 

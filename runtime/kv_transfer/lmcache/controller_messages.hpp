@@ -3,6 +3,7 @@
 // them: maps whose first field is the type.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@ struct ControlledWorker {
   std::int32_t worker = 0;
   std::string ip;
   std::int32_t port = 0;
+  std::optional<std::string> store_url;  ///< into which its chunks are moved
 };
 
 [[nodiscard]] std::string controller_register(const ControlledWorker& worker);
@@ -64,6 +66,10 @@ struct ControllerOrder {
   std::string event;  ///< "Worker<rank><id>", the id is that of all ranks' orders
   std::string location;
   std::vector<std::int64_t> tokens;
+  // Of a move; its location is the old one.
+  std::string new_location = {};
+  std::string target = {};  ///< what the other instance has registered for moves
+  bool copy = true;         ///< its chunks stay
 };
 /// Errors: kCorrupt.
 [[nodiscard]] Result<ControllerOrder> parse_controller_order(std::string_view bytes);
@@ -73,11 +79,14 @@ struct LastClear {
   std::string event;
   std::int64_t num_tokens = 0;
 };
-/// Carries out an order for a rank. What is not offered is answered by an error that names it.
+/// Carries out an order for a rank, but for moves. What is not offered is answered by an error that
+/// names it, which is logged too: the controller's own answer to its client does not have the text.
 [[nodiscard]] std::string answer_controller_order(const ControllerOrder& order, std::int32_t rank,
                                                   ChunkBoard& board, LastClear& last_clear,
                                                   ChunkBoard::Clock::time_point now,
                                                   std::chrono::seconds pin_time);
+[[nodiscard]] std::string controller_moved(std::int64_t num_tokens);
+/// Logs it.
 [[nodiscard]] std::string controller_error(const std::string& text);
 
 }  // namespace troupe::lmcache

@@ -54,6 +54,13 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
+/// Of an array of bytes: of what describes itself.
+[[nodiscard]] constexpr TensorInfo bytes_info(std::size_t num_bytes) noexcept {
+  return {MemoryFormat::kBinaryBuffer,
+          TensorDtype::kUint8,
+          {static_cast<std::int32_t>(num_bytes), 0, 0, 0}};
+}
+
 inline constexpr std::size_t kLmKeyBytes = 150;
 inline constexpr std::size_t kLmRequestBytes = 9 * sizeof(std::int32_t) + kLmKeyBytes;
 inline constexpr std::size_t kLmReplyBytes = 9 * sizeof(std::int32_t);

@@ -98,9 +98,7 @@ struct Unsupported {
 };
 constexpr std::array kUnsupported = {
     Unsupported{"enable_blending", ""},
-    Unsupported{"enable_p2p", ""},
     Unsupported{"enable_pd", ""},
-    Unsupported{"enable_async_loading", ""},
     Unsupported{"enable_kv_events", ""},
     Unsupported{"enable_scheduler_bypass_lookup", ""},
     Unsupported{"external_lookup_client", ""},
@@ -133,6 +131,8 @@ Result<bool> apply_controller_setting(ControllerOptions& options, const Setting&
   const std::string text = is_none(setting.value) ? "" : setting.value;
   if (key == "enable_controller") {
     ASSIGN_OR_RETURN(options.is_enabled, to_bool(setting));
+  } else if (key == "enable_p2p") {
+    ASSIGN_OR_RETURN(options.moves_chunks, to_bool(setting));
   } else if (key == "lmcache_instance_id") {
     options.instance_id = text;
   } else if (key == "controller_pull_url") {
@@ -205,6 +205,8 @@ Result<void> apply_setting(LMCacheConfig& config, HashEnvironment& hashing,
     config.remote.timeout = std::chrono::seconds(seconds);
   } else if (key == "lookup_timeout_ms") {
     ASSIGN_OR_RETURN(config.lookup_timeout_ms, to_number(setting, 1));
+  } else if (key == "enable_async_loading") {
+    ASSIGN_OR_RETURN(config.async_lookups, to_bool(setting));
   } else if (key == "use_layerwise") {
     ASSIGN_OR_RETURN(config.use_layerwise, to_bool(setting));
   } else if (key == "force_skip_save") {
@@ -366,7 +368,15 @@ Result<LMCacheConfig> read_lmcache_config(std::span<const std::string> environme
       return invalid_argument(
           "save_unfull_chunk is true, and remote_url " + url.shown() + " keeps full chunks only",
           "kv-transfer-config");
+    if (url.scheme == "lm" || url.scheme == "lms") config.controller.store_url = config.remote.url;
   }
+  if (!config.controller.moves_chunks) config.controller.store_url.clear();
+  if (config.controller.moves_chunks &&
+      (!config.controller.is_enabled || config.controller.store_url.empty()))
+    return invalid_argument(
+        "enable_p2p needs enable_controller and an lm:// or lms:// remote_url: chunks are moved "
+        "between such stores, LMCache's own transport between instances (NIXL) is not offered",
+        "kv-transfer-config");
   return config;
 }
 

@@ -28,6 +28,10 @@ struct ControllerOptions {
   std::optional<std::chrono::seconds> heartbeat_time;  ///< none: no heartbeats
   std::chrono::milliseconds timeout{30'000};           ///< of its answers
   std::chrono::seconds pin_time{300};                  ///< of chunks that it pins
+  /// Chunks are moved out of and into this engine's remote_url, which is lm:// or lms:// and has
+  /// the same address for all (enable_p2p).
+  bool moves_chunks = false;
+  std::string store_url;  ///< that one; empty: nothing is moved
 };
 
 struct LMCacheConfig {
@@ -53,7 +57,8 @@ struct LMCacheConfig {
   ControllerOptions controller;
   /// Of the sockets that lookup clients ask; none: there are none.
   std::optional<std::int32_t> rpc_port;
-  std::string rpc_folder;  ///< where these sockets are
+  std::string rpc_folder;      ///< where these sockets are
+  bool async_lookups = false;  ///< the clients do not wait for answers (enable_async_loading)
 };
 
 /// From the file that LMCACHE_CONFIG_FILE names (YAML), then variables LMCACHE_<KEY>, then entries

@@ -1,10 +1,13 @@
 #include "runtime/kv_transfer/lmcache/lookup_server.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <zmq.hpp>
 
+#include "messages/msgpack.hpp"
 #include "messages/msgpack_reader.hpp"
 #include "runtime/base/event_fd.hpp"
 #include "runtime/base/hash.hpp"
@@ -29,31 +32,85 @@ PythonInt read_key(msgspec::Reader& reader) {
   return PythonInt::of(integer.integer());
 }
 
+/// The chunks of a prompt, from its first one on.
+struct Question {
+  std::vector<PythonInt> keys;
+  std::vector<std::int64_t> num_tokens;  ///< of each
+
+  void read_keys(msgspec::Reader& reader) {
+    for (std::size_t left = reader.array(); reader.ok() && left > 0; --left)
+      keys.push_back(read_key(reader));
+  }
+  void read_num_tokens(msgspec::Reader& reader) {
+    for (std::size_t left = reader.array(); reader.ok() && left > 0; --left)
+      num_tokens.push_back(reader.integer());
+  }
+  /// The tokens of the leading chunks that are there.
+  [[nodiscard]] std::uint64_t count(ChunkBoard& board) const {
+    std::uint64_t sum = 0;
+    const std::size_t num_chunks = board.count_leading(keys);
+    for (std::size_t i = 0; i < num_chunks; ++i) sum += static_cast<std::uint64_t>(num_tokens[i]);
+    return sum;
+  }
+};
+
+Error corrupt_question() {
+  return {ErrorCode::kCorrupt, "a question of a lookup client cannot be read", {}};
+}
+
 }  // namespace
 
 Result<std::string> answer_lookup(std::span<const std::string> frames, ChunkBoard& board) {
-  const Error corrupt{ErrorCode::kCorrupt, "a question of a lookup client cannot be read", {}};
-  if (frames.size() != kNumQuestionFrames) return corrupt;
-  std::vector<PythonInt> keys;
+  if (frames.size() != kNumQuestionFrames) return corrupt_question();
+  Question question;
   msgspec::Reader hashes(frames[0]);
-  for (std::size_t left = hashes.array(); hashes.ok() && left > 0; --left)
-    keys.push_back(read_key(hashes));
-  std::vector<std::int64_t> sizes;
   msgspec::Reader offsets(frames[1]);
-  for (std::size_t left = offsets.array(); offsets.ok() && left > 0; --left)
-    sizes.push_back(offsets.integer());
-  if (!hashes.at_end() || !offsets.at_end() || sizes.size() != keys.size()) return corrupt;
-  std::uint64_t num_tokens = 0;
-  const std::size_t count = board.count_leading(keys);
-  for (std::size_t i = 0; i < count; ++i) num_tokens += static_cast<std::uint64_t>(sizes[i]);
+  question.read_keys(hashes);
+  question.read_num_tokens(offsets);
+  if (!hashes.at_end() || !offsets.at_end() || question.num_tokens.size() != question.keys.size())
+    return corrupt_question();
+  const std::uint64_t num_tokens = question.count(board);
   std::string answer;
   for (int shift = 24; shift >= 0; shift -= 8) answer += static_cast<char>(num_tokens >> shift);
   return answer;
 }
 
-Result<std::string> lookup_socket_path(const std::string& folder, const std::string& engine_id,
-                                       std::int64_t port, std::int32_t rank) {
-  std::string path = folder + "/engine_" + engine_id + "_service_lookup_lmcache_rpc_port_" +
+Result<std::string> answer_async_lookup(std::string_view bytes, ChunkBoard& board) {
+  Question question;
+  std::string type;
+  std::string id;
+  msgspec::Reader reader(bytes);
+  reader.fields([&](const std::string& name) {
+    if (name == "type")
+      type = reader.text();
+    else if (name == "lookup_id")
+      id = reader.text();
+    else if (name == "hashes")
+      question.read_keys(reader);
+    else if (name == "offsets")
+      question.read_num_tokens(reader);
+    else
+      reader.skip();
+  });
+  if (!reader.at_end() || question.num_tokens.size() != question.keys.size())
+    return corrupt_question();
+  if (type == "LookupCleanupMsg") return std::string();
+  if (type != "LookupRequestMsg") return corrupt_question();
+  std::string answer;
+  msgspec::Writer writer(answer);
+  writer.put_map(3);
+  writer.put("type"), writer.put("LookupResponseMsg");
+  writer.put("lookup_id"), writer.put(id);
+  writer.put("num_hit_tokens"), writer.put(question.count(board));
+  return answer;
+}
+
+Result<std::string> lookup_socket_path(LookupSocket socket, const std::string& folder,
+                                       const std::string& engine_id, std::int64_t port,
+                                       std::int32_t rank) {
+  constexpr std::array kServices = {"lookup", "lookup_worker", "lookup_scheduler"};
+  std::string path = folder + "/engine_" + engine_id + "_service_" +
+                     kServices[static_cast<std::size_t>(socket)] + "_lmcache_rpc_port_" +
                      std::to_string(port + rank);
   if (path.size() > kMaxPathBytes) {
     const auto digest = sha256({reinterpret_cast<const std::uint8_t*>(path.data()), path.size()});
@@ -75,12 +132,18 @@ class LookupServer::Thread {
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;
 
-  Result<void> open(std::span<const std::string> paths) {
+  Result<void> open(std::span<const std::string> paths, const std::string& answers) {
+    if (!answers.empty()) {
+      answers_.emplace(context_, zmq::socket_type::push);
+      answers_->set(zmq::sockopt::linger, 0);
+      answers_->connect("ipc://" + answers);
+    }
     for (const std::string& path : paths) {
       try {
         std::error_code ignored;
         std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-        zmq::socket_t& socket = sockets_.emplace_back(context_, zmq::socket_type::router);
+        zmq::socket_t& socket = sockets_.emplace_back(
+            context_, answers_ ? zmq::socket_type::pull : zmq::socket_type::router);
         socket.set(zmq::sockopt::linger, 0);
         socket.set(zmq::sockopt::maxmsgsize, kMaxFrameBytes);
         socket.bind("ipc://" + path);
@@ -104,7 +167,7 @@ class LookupServer::Thread {
       for (zmq::socket_t& socket : sockets_) items.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
       zmq::poll(items, std::chrono::milliseconds(-1));
       if (items.front().revents != 0) return false;
-      for (zmq::socket_t& socket : sockets_) answer(socket);
+      for (zmq::socket_t& socket : sockets_) answers_ ? answer_async(socket) : answer(socket);
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR) log_warning("lookups", kv("reason", std::string(error.what())));
     }
@@ -128,18 +191,33 @@ class LookupServer::Thread {
     static_cast<void>(socket.send(zmq::buffer(*reply), zmq::send_flags::none));
   }
 
+  void answer_async(zmq::socket_t& socket) {
+    zmq::message_t part;
+    while (socket.recv(part, zmq::recv_flags::dontwait)) {
+      const auto reply = answer_async_lookup(part.to_string_view(), board_);
+      if (!reply.ok()) {
+        log_warning("lookups", kv("reason", reply.error().message));
+        continue;
+      }
+      if (!reply->empty() && !answers_->send(zmq::buffer(*reply), zmq::send_flags::dontwait))
+        log_warning("lookups", kv("reason", "the client does not take its answers"));
+    }
+  }
+
   ChunkBoard& board_;
   const EventFd wake_;
   zmq::context_t context_{1};
-  std::vector<zmq::socket_t> sockets_;
+  std::vector<zmq::socket_t> sockets_;    // of the ranks
+  std::optional<zmq::socket_t> answers_;  // none: a rank's socket answers
   std::thread thread_;
 };
 
 Result<std::unique_ptr<LookupServer>> LookupServer::open(std::span<const std::string> paths,
+                                                         const std::string& answers,
                                                          ChunkBoard& board) {
   std::unique_ptr<LookupServer> server(new LookupServer());
   server->thread_ = std::make_unique<Thread>(board);
-  RETURN_IF_ERROR(server->thread_->open(paths));
+  RETURN_IF_ERROR(server->thread_->open(paths, answers));
   return server;
 }
 

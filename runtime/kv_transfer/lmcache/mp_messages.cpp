@@ -71,12 +71,6 @@ std::vector<std::int64_t> read_integers(Reader& reader) {
   return integers;
 }
 
-/// Calls read(name) for each field of a map; it reads the value.
-template <class Read>
-void read_map(Reader& reader, Read&& read) {
-  for (std::size_t left = reader.map(); reader.ok() && left > 0; --left) read(reader.text());
-}
-
 }  // namespace
 
 MpFrames mp_noop(std::uint64_t number) { return request(number, MpOperation::kNoop); }
@@ -183,7 +177,7 @@ Result<std::vector<std::string>> mp_texts(const MpReply& reply) {
 Result<MpPool> mp_pool(const MpReply& reply) {
   Reader reader(reply.result);
   MpPool pool;
-  read_map(reader, [&](const std::string& name) {
+  reader.fields([&](const std::string& name) {
     if (name == "shm_name")
       pool.shm_name = reader.text();
     else if (name == "pool_size")
@@ -215,7 +209,7 @@ Result<MpSlots> mp_slots(const MpReply& reply) {
     if (name == "slots") {
       for (std::size_t left = reader.array(); reader.ok() && left > 0; --left) {
         slots.slots.emplace_back();
-        read_map(reader, read_slot);
+        reader.fields(read_slot);
       }
     } else if (name == "chunk_indices") {
       slots.chunk_indices = read_integers(reader);
@@ -223,11 +217,11 @@ Result<MpSlots> mp_slots(const MpReply& reply) {
       reader.skip();
     }
   };
-  read_map(reader, [&](const std::string& name) {
+  reader.fields([&](const std::string& name) {
     if (name == "success")
       slots.success = reader.boolean();
     else if (name == "context")
-      read_map(reader, read_context);
+      reader.fields(read_context);
     else
       read_context(name);
   });

@@ -98,11 +98,7 @@ void RemoteWriter::run() {
     const auto [key, bytes] = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    // As an array of bytes: it describes itself.
-    const TensorInfo info{MemoryFormat::kBinaryBuffer,
-                          TensorDtype::kUint8,
-                          {static_cast<std::int32_t>(bytes->size()), 0, 0, 0}};
-    const auto done = store_->put(key, info, *bytes);
+    const auto done = store_->put(key, bytes_info(bytes->size()), *bytes);
     if (!done.ok())
       log_warning("a value cannot be put into the remote store", kv("key", key),
                   kv("reason", done.error().message));

@@ -11,66 +11,25 @@
 #include "runtime/kv_transfer/blend_connector_worker.hpp"
 #include "runtime/kv_transfer/blend_pieces.hpp"
 #include "runtime/models/model.hpp"
-#include "tests/runtime/kv_transfer/temporary_folder.hpp"
-#include "tests/runtime/kv_transfer/transfer_engine.hpp"
+#include "tests/runtime/kv_transfer/blend_prompts.hpp"
 
 namespace troupe {
 namespace {
 
 using testing::Answer;
+using testing::blending;
+using testing::blending_from;
 using testing::EngineSetup;
+using testing::exact;
+using testing::first_token_distance;
+using testing::kOrder;
+using testing::kOther;
+using testing::kSeparator;
+using testing::num_tokens_of;
+using testing::paragraph;
+using testing::piece_files;
+using testing::prompt_of;
 using testing::TransferEngine;
-
-const std::vector<TokenId> kSeparator = {5, 6};
-
-std::string blending(const std::string& extra, const std::string& separator = "5 6") {
-  return R"({"kv_connector":"BlendConnector","kv_role":"kv_both","kv_connector_extra_config":{)"
-         R"("blend_min_tokens":8)" +
-         (separator.empty() ? "" : R"(,"blend_special_str":")" + separator + "\"") +
-         (extra.empty() ? "" : "," + extra) + "}}";
-}
-
-/// 14 to 23 tokens.
-std::vector<TokenId> paragraph(std::int32_t number) {
-  std::vector<TokenId> tokens;
-  for (std::int32_t t = 0; t < 14 + number * 3 % 10; ++t)
-    tokens.push_back(10 + (number * 37 + t * (7 + number) + t * t % 13) % 80);
-  return tokens;
-}
-
-std::vector<TokenId> prompt_of(const std::vector<std::int32_t>& paragraphs,
-                               const std::vector<TokenId>& question = {91, 92, 93}) {
-  std::vector<TokenId> prompt = {9};
-  for (const std::int32_t number : paragraphs) {
-    prompt.insert(prompt.end(), kSeparator.begin(), kSeparator.end());
-    const std::vector<TokenId> tokens = paragraph(number);
-    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
-  }
-  prompt.insert(prompt.end(), kSeparator.begin(), kSeparator.end());
-  prompt.insert(prompt.end(), question.begin(), question.end());
-  return prompt;
-}
-
-/// Of a prompt, without separators.
-std::int32_t num_tokens_of(const std::vector<std::int32_t>& paragraphs,
-                           std::int32_t num_others = 4) {
-  std::int32_t count = num_others;
-  for (const std::int32_t number : paragraphs)
-    count += static_cast<std::int32_t>(paragraph(number).size());
-  return count;
-}
-
-const std::vector<std::int32_t> kOrder = {0, 1, 2, 3, 4, 5};
-const std::vector<std::int32_t> kOther = {3, 5, 1, 0, 4, 2};
-
-std::vector<Answer> exact(EngineSetup setup, const std::vector<std::vector<TokenId>>& prompts) {
-  setup.transfer.clear();
-  setup.tensor_parallel_size = 1;
-  setup.pipeline_parallel_size = 1;
-  setup.num_blocks = 100;
-  TransferEngine engine(setup);
-  return engine.run(prompts);
-}
 
 /// Where every token is computed, prompts of reordered paragraphs give the bits of a full prefill.
 void check_ratio_1(EngineSetup setup,
@@ -148,19 +107,6 @@ BOOST_AUTO_TEST_CASE(a_share_of_0_gives_the_same_bits_behind_the_same_prefix) {
 
 // ---- files --------------------------------------------------------------------------------------
 
-std::vector<std::filesystem::path> piece_files(const BlockFolder& folder) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
-    if (entry.path().extension() == ".bin") files.push_back(entry.path());
-  std::ranges::sort(files);
-  return files;
-}
-
-std::string blending_from(const BlockFolder& folder, const std::string& more = {}) {
-  return blending(R"("blend_recompute_ratios":[1],"local_disk":"file://)" + folder.path().string() +
-                  R"(","max_local_disk_size":1)" + more);
-}
-
 BOOST_AUTO_TEST_CASE(pieces_on_disk_are_found_after_a_restart_and_lost_ones_are_computed) {
   const std::vector<std::vector<TokenId>> first = {prompt_of(kOrder)};
   const std::vector<std::vector<TokenId>> other = {prompt_of(kOther)};
@@ -232,14 +178,6 @@ BOOST_AUTO_TEST_CASE(files_have_a_limit_and_are_removed_with_the_cache) {
   }
 }
 
-double distance(const Answer& a, const Answer& b) {
-  double sum = 0;
-  // Of the first token alone: those behind it may be others.
-  for (std::size_t i = 0; i < 2; ++i)
-    sum += std::fabs(static_cast<double>(a.logprobs.at(i) - b.logprobs.at(i)));
-  return sum;
-}
-
 BOOST_AUTO_TEST_CASE(the_share_decides_how_many_tokens_are_computed_on_every_topology_alike) {
   const std::vector<std::vector<TokenId>> prompts = {prompt_of(kOrder), prompt_of(kOther)};
   const std::vector<Answer> expected = exact({}, prompts);
@@ -254,7 +192,7 @@ BOOST_AUTO_TEST_CASE(the_share_decides_how_many_tokens_are_computed_on_every_top
       const std::vector<Answer> answers = engine.run(prompts);
       BOOST_TEST((answers[0] == expected[0]));
       BOOST_TEST((answers[1].logprobs != expected[1].logprobs));
-      BOOST_TEST(distance(answers[1], expected[1]) < 2);
+      BOOST_TEST(first_token_distance(answers[1], expected[1]) < 2);
       if (one.empty()) one = answers;
       BOOST_TEST((answers == one));
     }

@@ -121,6 +121,18 @@ BOOST_AUTO_TEST_CASE(what_is_not_understood_or_not_offered_is_named) {
   refuses({"LMCACHE_LOCAL_CPU=false"}, "{}", "nowhere to store");
   refuses({"LMCACHE_LOCAL_DISK=/tmp/x"}, "{}", "local_disk needs max_local_disk_size");
   refuses({"LMCACHE_REMOTE_URL=resp://h:1", "LMCACHE_SAVE_UNFULL_CHUNK=1"}, "{}", "full chunks");
+  refuses({"LMCACHE_ENABLE_P2P=1", "LMCACHE_REMOTE_URL=lm://h:1"}, "{}", "needs enable_controller");
+  refuses({"LMCACHE_ENABLE_P2P=1", "LMCACHE_ENABLE_CONTROLLER=1", "LMCACHE_REMOTE_URL=redis://h:1"},
+          "{}", "an lm:// or lms:// remote_url");
+  const auto moving = read_lmcache_config(
+      Environment{"LMCACHE_ENABLE_P2P=1", "LMCACHE_ENABLE_CONTROLLER=1",
+                  "LMCACHE_REMOTE_URL=lms://h:1", "LMCACHE_ENABLE_ASYNC_LOADING=1"},
+      "{}");
+  BOOST_REQUIRE(moving.ok());
+  BOOST_TEST(moving->controller.store_url == "lms://h:1");
+  BOOST_TEST(moving->async_lookups);
+  BOOST_TEST(read_lmcache_config(Environment{"LMCACHE_REMOTE_URL=lm://h:1"}, "{}")
+                 ->controller.store_url.empty());
   refuses({"LMCACHE_CONFIG_FILE=/nowhere"}, "{}", "/nowhere");
   std::ofstream(file) << "chunk_size: [1\n";
   refuses({"LMCACHE_CONFIG_FILE=" + file}, "{}", file);
@@ -133,7 +145,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_understood_or_not_offered_is_named) {
 
 // ---- remote stores ------------------------------------------------------------------------------
 
-constexpr TensorInfo kBytes{MemoryFormat::kBinaryBuffer, TensorDtype::kUint8, {5, 0, 0, 0}};
+constexpr TensorInfo kBytes = bytes_info(5);
 
 std::vector<std::byte> bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
