@@ -115,7 +115,8 @@ class Case:
             shortest = 5
         limit = text.vocab_size - (1 if self.family in ("gemma3", "llava") else 0)
         lengths = [max(length, shortest) for length in LENGTHS]
-        if chance.random() < LONG_SHARE and not self.is_dynamic and self.family not in ("whisper", "bert"):
+        may_be_long = not self.is_dynamic and self.family not in ("whisper", "bert", "gemma3", "llava")  # images come on top
+        if chance.random() < LONG_SHARE and may_be_long:
             longest = getattr(text, "max_position_embeddings", None) or LONG + OUTPUTS
             lengths[-1] = max(min(LONG, longest - OUTPUTS), lengths[-1])
         self.prompts = [[chance.randrange(limit) for _ in range(length)] for length in lengths]
