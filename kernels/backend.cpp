@@ -54,6 +54,14 @@ constexpr bool kHasAllTables = false;
 constexpr bool kHasAllTables = true;
 #endif
 
+/// Whether it has avx512 and avx512_bf16, which sanitized builds have if the CPU that built them
+/// can run them.
+#if defined(TROUPE_AVX512_KERNELS)
+constexpr bool kHasAvx512Tables = true;
+#else
+constexpr bool kHasAvx512Tables = false;
+#endif
+
 struct Registers {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
@@ -116,6 +124,7 @@ std::string why_unavailable_here(Isa isa) {
   if ((states & kAvx512States) != kAvx512States) {
     return "the operating system does not save AVX-512 registers";
   }
+  if (!kHasAvx512Tables) return "the CPU that built this with a sanitizer has no AVX-512";
   if (isa == Isa::kAvx512) return {};
   if (!kHasAllTables) return "builds with a sanitizer have no AMX kernels";
   if (!has_avx512_bf16()) return "the CPU has no AVX512_BF16";
@@ -180,8 +189,11 @@ const OpTable* cpu_ops(Isa isa) noexcept {
       if constexpr (kHasAllTables) return &amx::op_table();
       break;
     case Isa::kAvx512:
-      return has_avx512_bf16() && is_avx512_bf16_fast() ? &avx512_bf16::op_table()
-                                                        : &avx512::op_table();
+      if constexpr (kHasAvx512Tables) {
+        return has_avx512_bf16() && is_avx512_bf16_fast() ? &avx512_bf16::op_table()
+                                                          : &avx512::op_table();
+      }
+      break;
     case Isa::kAvx2:
       if constexpr (kHasAllTables) {
         if (has_avx_vnni()) return &avx2_vnni::op_table();

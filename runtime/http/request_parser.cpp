@@ -16,7 +16,7 @@ constexpr std::size_t kMaxEchoBytes = 64;
 /// Around a file that is uploaded.
 constexpr std::uint64_t kMaxFormBytes = 64 << 10;
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   return "\"" + std::string(text.substr(0, kMaxEchoBytes)) + "\"";
 }
 
@@ -86,10 +86,10 @@ void RequestParser::take_request_line() {
   if (first == last) return malformed("the request line is not METHOD TARGET HTTP/1.1");
   const std::string_view method = line.substr(0, first), version = line.substr(last + 1);
   const std::string_view target = line.substr(first + 1, last - first - 1);
-  if (!is_token(method)) return malformed("the method is " + quoted(method));
+  if (!is_token(method)) return malformed("the method is " + quote(method));
   if (target.empty() || !std::all_of(target.begin(), target.end(), is_visible_char))
     return malformed("the target has a space, or characters that are not ASCII");
-  if (!version.starts_with("HTTP/")) return malformed("the version is " + quoted(version));
+  if (!version.starts_with("HTTP/")) return malformed("the version is " + quote(version));
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
     return refuse(505, "the request is in " + std::string(version.substr(0, kMaxEchoBytes)) +
                            ", this server supports HTTP/1.1 only");
@@ -106,7 +106,7 @@ void RequestParser::take_field() {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return malformed("a line without a colon");
   const std::string_view name = line.substr(0, colon);
-  if (!is_token(name)) return malformed("a field has the name " + quoted(name));
+  if (!is_token(name)) return malformed("a field has the name " + quote(name));
   request_.headers.emplace_back(name, trimmed(line.substr(colon + 1)));
 }
 
@@ -129,17 +129,17 @@ void RequestParser::take_host() {
   std::string& target = request_.target;
   const auto field = std::find_if(headers.begin(), headers.end(), is_host_field);
   if (field != headers.end() && !is_host(field->second))
-    return malformed("Host is " + quoted(field->second));
+    return malformed("Host is " + quote(field->second));
   const std::size_t scheme_end = target.find("://");
   if (target.front() == '/' || scheme_end == std::string::npos) return;
   // The absolute form, which contains the host.
   const std::string_view scheme = std::string_view(target).substr(0, scheme_end);
   if (!equal_ignoring_case(scheme, "http") && !equal_ignoring_case(scheme, "https"))
-    return malformed("the target is " + quoted(target));
+    return malformed("the target is " + quote(target));
   const std::size_t begin = scheme_end + 3;
   const std::size_t end = std::min(target.find_first_of("/?", begin), target.size());
   std::string host = target.substr(begin, end - begin);
-  if (host.empty() || !is_host(host)) return malformed("the target is " + quoted(target));
+  if (host.empty() || !is_host(host)) return malformed("the target is " + quote(target));
   target.erase(0, end);
   if (target.empty() || target.front() == '?') target.insert(0, 1, '/');
   if (field != headers.end()) {
@@ -169,7 +169,7 @@ void RequestParser::take_framing() {
   if (num_codings > 0) {
     if (is_http_1_0_) return malformed("HTTP/1.0 has no Transfer-Encoding");
     if (!equal_ignoring_case(coding, "chunked"))
-      return malformed("Transfer-Encoding is " + quoted(coding) + ", only chunked is supported");
+      return malformed("Transfer-Encoding is " + quote(coding) + ", only chunked is supported");
     request_.has_body = true;
     chunked_.emplace(max_body_bytes());
   } else if (num_lengths > 0) {
@@ -180,7 +180,7 @@ void RequestParser::take_framing() {
 void RequestParser::take_content_length(std::string_view text) {
   const bool digits = !text.empty() && std::all_of(text.begin(), text.end(),
                                                    [](char c) { return c >= '0' && c <= '9'; });
-  if (!digits) return malformed("Content-Length is " + quoted(text) + ", must be a number");
+  if (!digits) return malformed("Content-Length is " + quote(text) + ", must be a number");
   std::uint64_t length = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
   if (error != std::errc() || length > max_body_bytes()) {

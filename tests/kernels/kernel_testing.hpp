@@ -48,6 +48,8 @@ inline const std::vector<const OpTable*>& all_tables() {
 #if defined(TROUPE_X86_KERNELS)
     if (why_unavailable(Isa::kAvx2).empty() && cpu_ops(Isa::kAvx2) != &avx2::op_table())
       found.push_back(&avx2::op_table());
+#endif
+#if defined(TROUPE_AVX512_KERNELS)
     if (why_unavailable(Isa::kAvx512).empty() && __builtin_cpu_supports("avx512bf16") != 0) {
       const bool takes_bf16 = cpu_ops(Isa::kAvx512) == &avx512_bf16::op_table();
       found.push_back(takes_bf16 ? &avx512::op_table() : &avx512_bf16::op_table());

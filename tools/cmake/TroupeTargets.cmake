@@ -30,6 +30,32 @@ if(TROUPE_SANITIZE STREQUAL thread)
   target_compile_definitions(troupe_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
 endif()
 
+# What is set by some of the libraries' packages; precompiled headers have to be compiled with the same.
+target_compile_definitions(troupe_options INTERFACE _FILE_OFFSET_BITS=64)
+
+# The standard library's headers, 2 of 15 seconds to compile an average unit, are compiled once for all targets with the
+# same options: as libraries, and as tests, which have Boost.Test's as well. Other options are an error (-Winvalid-pch).
+set(TROUPE_STANDARD_HEADERS <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <condition_variable> <cstdint>
+  <cstring> <deque> <filesystem> <fstream> <functional> <limits> <map> <memory> <mutex> <numeric> <optional> <set> <span>
+  <sstream> <string> <string_view> <thread> <unordered_map> <unordered_set> <utility> <variant> <vector>)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/standard_headers.cpp CONTENT "")
+add_library(standard_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/standard_headers.cpp)
+target_link_libraries(standard_headers PRIVATE troupe_options)
+
+# troupe_precompile_headers(<target> <header>...|REUSE_FROM <target>)
+function(troupe_precompile_headers target)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    return()
+  endif()
+  if("${ARGV1}" STREQUAL REUSE_FROM)
+    target_precompile_headers(${target} ${ARGN})
+    target_compile_options(${target} PRIVATE -fPIC)  # as the libraries, also in a program
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
+endfunction()
+troupe_precompile_headers(standard_headers ${TROUPE_STANDARD_HEADERS})
+
 # runtime/cache -> runtime_cache
 function(troupe_target_name folder out)
   string(REPLACE "/" "_" name "${folder}")
@@ -43,6 +69,9 @@ function(troupe_library folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   if(sources)
     add_library(${name} STATIC EXCLUDE_FROM_ALL ${sources})
+    if(NOT folder STREQUAL actors)  # which has CAF's as well
+      troupe_precompile_headers(${name} REUSE_FROM standard_headers)
+    endif()
     set(scope PUBLIC)
   else()
     add_library(${name} INTERFACE)
@@ -65,28 +94,27 @@ endif()
 # The main functions of the tests and of the fuzz targets' replay, compiled once for all programs.
 add_library(tests_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
 target_compile_definitions(tests_main PRIVATE BOOST_TEST_DYN_LINK)
+target_compile_options(tests_main PRIVATE -Og)  # as the tests
+troupe_precompile_headers(tests_main <boost/test/unit_test.hpp> ${TROUPE_STANDARD_HEADERS})
 target_link_libraries(tests_main PRIVATE troupe_options Boost::unit_test_framework)
 add_library(tests_replay_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
 target_link_libraries(tests_replay_main PRIVATE troupe_options)
 
-# Whose results do not depend on how they are compiled: `make test` runs them under the address sanitizer only. Compiling
-# them for the release build as well took longer than all else that it tests; there each is a target to build by hand.
-set(TROUPE_SANITIZED_TESTS messages property runtime/base runtime/cache runtime/cache_server
-  runtime/config runtime/ec_transfer runtime/http runtime/hub runtime/kv_events runtime/kv_transfer/lmcache
-  runtime/metrics runtime/models runtime/multimodal runtime/processors runtime/reasoning runtime/structured_output
-  runtime/supervision runtime/tokenizer runtime/tracing runtime/transport actors tools/batch
-  tools/bench tools/chat)
+# `make test` runs a test in one build, that with the address sanitizer, unless its result depends on how the code is
+# compiled: kernels of each instruction set, and models computed with them. In the release build the others are targets
+# to build by hand.
+set(TROUPE_RELEASE_TESTS kernels runtime/worker)
 
-# troupe_tests(<folder> [ONLY <file>] [SKIP_RETURN_CODE <status>] [dependency...]): tests/<folder>/*_test.cpp, or that one
-# file of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
+# troupe_tests(<folder> [dependency...] [ONLY <file>...] [SKIP_RETURN_CODE <status>]): tests/<folder>/*_test.cpp, or those
+# files of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
 function(troupe_tests folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "ONLY;SKIP_RETURN_CODE" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SKIP_RETURN_CODE" "ONLY")
   troupe_target_name(${folder} name)
-  set(pattern *_test.cpp)
-  if(arg_ONLY)
-    set(pattern ${arg_ONLY})
+  if(NOT arg_ONLY)
+    set(arg_ONLY *_test.cpp)
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/${pattern})
+  list(TRANSFORM arg_ONLY PREPEND ${PROJECT_SOURCE_DIR}/tests/${folder}/)
+  file(GLOB sources CONFIGURE_DEPENDS ${arg_ONLY})
   if(NOT sources)
     return()
   endif()
@@ -103,10 +131,13 @@ function(troupe_tests folder)
     # Compiled in two thirds of the time of -O2. What is tested has the options of its own target. Kernels are compared
     # with reference loops in the tests, which take long.
     target_compile_options(${name}_test PRIVATE -Og)
+    if(NOT folder STREQUAL actors)  # which shares those of the actors
+      troupe_precompile_headers(${name}_test REUSE_FROM tests_main)
+    endif()
   elseif(TROUPE_SANITIZE)
     target_compile_options(${name}_test PRIVATE -O1)
   endif()
-  if(CMAKE_BUILD_TYPE STREQUAL Release AND folder IN_LIST TROUPE_SANITIZED_TESTS)
+  if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT folder IN_LIST TROUPE_RELEASE_TESTS)
     set_target_properties(${name}_test PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()
