@@ -101,8 +101,10 @@ add_library(tests_replay_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/test
 target_link_libraries(tests_replay_main PRIVATE troupe_options)
 
 # `make test` runs a test in one build, that with the address sanitizer, unless its result depends on how the code is
-# compiled, or it does less under a sanitizer (kSanitized). In the release build the others are targets to build by hand.
-set(TROUPE_RELEASE_TESTS kernels kernels/cuda runtime/chat runtime/scheduler runtime/tool_parsers runtime/worker)
+# compiled, it needs a GPU (which the release build computes with), or it does less under a sanitizer (kSanitized). In the
+# release build the others are targets to build by hand.
+set(TROUPE_RELEASE_TESTS kernels kernels/cuda runtime/chat runtime/scheduler runtime/tool_parsers runtime/worker
+  runtime/worker/communicators/nccl)
 
 # troupe_tests(<folder> [dependency...] [ONLY <file>...] [SKIP_RETURN_CODE <status>]): tests/<folder>/*_test.cpp, or those
 # files of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
