@@ -5,19 +5,21 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <deque>
 #include <future>
 #include <map>
-#include <random>
 #include <set>
 #include <thread>
 #include <zmq.hpp>
 
 #include "runtime/base/event_fd.hpp"
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
 #include "runtime/kv_transfer/lmcache/controller_messages.hpp"
 
 namespace troupe::lmcache {
@@ -61,11 +63,9 @@ Result<std::string> address_towards(const std::string& url) {
 }
 
 std::string random_hex() {
-  std::random_device random;
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (int i = 0; i < 8; ++i) text += kDigits[random() % 16];
-  return text;
+  std::array<std::uint8_t, 4> bytes;
+  fill_random(bytes);
+  return to_hex(bytes);
 }
 
 }  // namespace
