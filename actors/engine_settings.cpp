@@ -330,7 +330,10 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
         .recompute_failed_loads = transfer->recompute_failed_loads,
         .block_size = kv_cache_settings(engine, model, cache).scheduler_block_size(),
         .num_groups = static_cast<std::int32_t>(cache.groups.size())};
-  if (engine.enable_lora) config.max_loras = static_cast<std::int32_t>(engine.max_loras);
+  if (engine.enable_lora) {
+    config.max_loras = static_cast<std::int32_t>(engine.max_loras);
+    config.max_lora_bypasses = static_cast<std::int32_t>(engine.max_lora_bypasses);
+  }
   config.session_ttl_s = engine.session_ttl_s;
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);

@@ -275,6 +275,10 @@ void bind_options(OptionSet& set, Options& options) {
       .several()
       .add("max-loras", engine.max_loras, "maximum number of different adapters in a step", 1,
            kMaxCount)
+      .add("max-lora-bypasses", engine.max_lora_bypasses,
+           "how many later requests with adapters may overtake one whose adapter is not among the "
+           "max-loras of the running requests; 0: any number, as in vLLM",
+           0, kMaxCount)
       .add("max-lora-rank", engine.max_lora_rank,
            "maximum rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)
       .add("max-cpu-loras", engine.max_cpu_loras,

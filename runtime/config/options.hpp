@@ -85,6 +85,7 @@ struct EngineOptions {
   bool enable_lora = false;
   std::vector<std::string> lora_modules;  ///< "name=path" or JSON objects
   std::int64_t max_loras = 1;
+  std::int64_t max_lora_bypasses = 64;  ///< 0: any number
   std::int64_t max_lora_rank = 16;
   std::int64_t max_cpu_loras = 0;  ///< 0: max_loras
   std::string lora_dtype = "auto";

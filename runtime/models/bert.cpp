@@ -35,6 +35,8 @@ void read_encoder(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   if (positions != "absolute")
     text.fail(ErrorCode::kUnsupported,
               "position_embedding_type " + positions + " is not supported, only absolute");
+  if (text.boolean("is_decoder", false))  // its attention would be causal
+    text.fail(ErrorCode::kUnsupported, "is_decoder is true, which is not supported");
   config.layer_norm_eps = static_cast<float>(text.number("layer_norm_eps", 1e-12));
   config.num_token_types = text.integer("type_vocab_size", 2, 1, 1 << 16);
   config.max_positions = config.max_model_len;

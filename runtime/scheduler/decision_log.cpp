@@ -72,7 +72,8 @@ json config_json(const SchedulerConfig& config, const KVCacheSettings& caches,
   for (const KVCacheGroup& group : caches.groups) cfg["groups"].push_back(group_json(group));
   if (config.speculative.num_draft_tokens > 0)
     cfg["spec"]["k"] = config.speculative.num_draft_tokens;
-  if (config.max_loras > 0) cfg["lora"]["max_loras"] = config.max_loras;
+  if (config.max_loras > 0)
+    cfg["lora"] = {{"max_loras", config.max_loras}, {"max_bypasses", config.max_lora_bypasses}};
   if (config.pooling) cfg["runner"] = "pooling";
   if (encoder_cache != nullptr) {
     cfg["mm"] = {{"compute_budget", config.max_encoder_embeds},

@@ -221,7 +221,8 @@ class Scheduler {
   void leave_turns(RequestState& request);
   void charge(RequestState& request, std::int32_t num_computed_tokens);
   [[nodiscard]] bool may_be_passed(const RequestState& request, const StepPlan& plan) const;
-  bool count_bypass(const StepPlan& plan) const;
+  bool count_bypass(StepPlan& plan, const RequestState& admitted) const;
+  [[nodiscard]] bool waits_for_adapter_slot(RequestState& request, StepPlan& plan) const;
 
   // scheduler_waiting.cpp
   enum class Admission : std::uint8_t { kAdmitted, kSkip, kDoesNotFit, kStop };
@@ -230,7 +231,7 @@ class Scheduler {
   Task<bool> look_up(RequestState& request, PrefixLookup& lookup);
   Task<bool> look_up_prompts();
   Task<bool> schedule_waiting(StepPlan& plan);
-  [[nodiscard]] bool must_keep_waiting(RequestState& request, const StepPlan& plan);
+  [[nodiscard]] bool must_keep_waiting(RequestState& request, StepPlan& plan);
   Task<Admission> admit(StepPlan& plan, RequestState& request);
   void record_lookup(const RequestState& request, const PrefixLookup& lookup);
   [[nodiscard]] std::optional<SizedAdmission> size_admission(const RequestState& request,

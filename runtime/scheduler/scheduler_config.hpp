@@ -71,8 +71,11 @@ struct SchedulerConfig {
   /// Jump-forward: likely tokens that a grammar may propose for a request and a step. Only without
   /// speculative decoding and without state groups, which keep a state behind each draft.
   std::int32_t max_proposed_tokens = 0;
-  KVTransferConfig kv_transfer;         ///< only with a KVConnector
-  std::int32_t max_loras = 0;           ///< distinct adapters in a step; 0: no limit
+  KVTransferConfig kv_transfer;  ///< only with a KVConnector
+  std::int32_t max_loras = 0;    ///< distinct adapters in a step; 0: no limit
+  /// Maximum number of requests with adapters that may overtake one whose adapter has no slot; then
+  /// no other one is admitted before it. 0: any number.
+  std::int32_t max_lora_bypasses = 0;
   std::int32_t max_encoder_embeds = 0;  ///< encoder budget of a step
   /// Items are encoded in slices during other steps, before the one that needs them.
   bool encode_ahead = false;

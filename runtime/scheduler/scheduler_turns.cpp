@@ -1,4 +1,4 @@
-// Fairness: service of tenants, and bounded overtaking of requests.
+// Fairness: service of tenants, and bounded overtaking of requests for blocks and adapter slots.
 
 #include <algorithm>
 
@@ -45,9 +45,30 @@ bool Scheduler::may_be_passed(const RequestState& request, const StepPlan& plan)
          plan.passed_by.size() < kMaxPassedByPerStep;
 }
 
-/// A request was admitted before those in plan.passed_by. False: one of them may not be overtaken
-/// again.
-bool Scheduler::count_bypass(const StepPlan& plan) const {
+/// A request needs one of max_loras slots for its adapter. Those that find none are passed by;
+/// after max_lora_bypasses admissions past one of them, no request with an adapter is admitted
+/// after it, so that the running ones end and free a slot.
+bool Scheduler::waits_for_adapter_slot(RequestState& request, StepPlan& plan) const {
+  if (config_.max_loras == 0 || !request.lora) return false;
+  if (plan.adapter_slots_drain) return true;
+  const auto& loras = plan.loras;
+  if (static_cast<std::int32_t>(loras.size()) < config_.max_loras ||
+      std::find(loras.begin(), loras.end(), request.lora->int_id) != loras.end())
+    return false;
+  if (config_.max_lora_bypasses > 0) {
+    plan.without_adapter_slot.push_back(&request);
+    plan.adapter_slots_drain = request.num_bypasses >= config_.max_lora_bypasses;
+  }
+  return true;
+}
+
+/// A request was admitted before those in plan.passed_by and, if it has an adapter, before those in
+/// plan.without_adapter_slot. False: one of plan.passed_by may not be overtaken again.
+bool Scheduler::count_bypass(StepPlan& plan, const RequestState& admitted) const {
+  if (admitted.lora) {
+    for (RequestState* const request : plan.without_adapter_slot)
+      plan.adapter_slots_drain |= ++request->num_bypasses >= config_.max_lora_bypasses;
+  }
   bool may_go_on = true;
   for (RequestState* const request : plan.passed_by)
     may_go_on &= ++request->num_bypasses < config_.max_queue_bypasses;

@@ -81,7 +81,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
     // A request whose KV is loaded asynchronously has its blocks, too.
     const bool got_blocks =
         admission == Admission::kAdmitted || (!held_blocks && request.holds_kv());
-    if (got_blocks && !count_bypass(plan)) break;
+    if (got_blocks && !count_bypass(plan, request)) break;
   }
   holding_.prepend(plan.skipped_holding);
   waiting_.prepend(plan.skipped_waiting);
@@ -89,16 +89,14 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
   co_return true;
 }
 
-bool Scheduler::must_keep_waiting(RequestState& request, const StepPlan& plan) {
+bool Scheduler::must_keep_waiting(RequestState& request, StepPlan& plan) {
   if (request.only_looks_up) return true;
   if (must_stand_back(request)) return true;
   if (request.status == RequestStatus::kWaitingForStreamingRequest) return true;
   if (waits_for_remote_kvs(request) || waits_for_grammar(request)) return true;
   // Its late results have to be delivered before those of its new run.
   if (request.num_stale_tokens > 0 && !request.drop_stale_output) return true;
-  return config_.max_loras > 0 && request.lora &&
-         static_cast<std::int32_t>(plan.loras.size()) >= config_.max_loras &&
-         std::find(plan.loras.begin(), plan.loras.end(), request.lora->int_id) == plan.loras.end();
+  return waits_for_adapter_slot(request, plan);
 }
 
 /// nullopt: it cannot be admitted in this step.

@@ -78,16 +78,20 @@ struct Scheduler::StepPlan {
   std::size_t num_blocks_taken = 0;  ///< of the answer's, by the requests of `batch` so far
   std::vector<RequestState*> skipped_waiting;
   std::vector<RequestState*> skipped_holding;
-  std::vector<RequestState*> passed_by;  ///< for lack of blocks
-  std::vector<RequestState*> displaced;  ///< preempted for a more urgent waiting request
+  std::vector<RequestState*> passed_by;             ///< for lack of blocks
+  std::vector<RequestState*> without_adapter_slot;  ///< passed by, too
+  bool adapter_slots_drain = false;                 ///< no more requests with adapters are admitted
+  std::vector<RequestState*> displaced;             ///< preempted for a more urgent waiting request
 
   void clear() {
     budget = {};
     long_prefill_threshold = 0;
     defer_prefills = preempted = prefill_scheduled = has_sync_kv_loads = false;
+    adapter_slots_drain = false;
     scheduled.clear(), loras.clear(), drafts.clear(), blocks.clear(), block_counts.clear();
     encoder_items.clear(), external_items.clear(), batch.clear();
     skipped_waiting.clear(), skipped_holding.clear(), passed_by.clear(), displaced.clear();
+    without_adapter_slot.clear();
   }
   template <class T>
   [[nodiscard]] static ArrayRange append(std::vector<T>& array,

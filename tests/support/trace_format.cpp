@@ -185,7 +185,10 @@ SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived)
   if (!derived["dynamic_sd_lookup"].is_null())
     config.speculative.dynamic_lookup =
         derived["dynamic_sd_lookup"].get<std::vector<std::int32_t>>();
-  if (has(cfg, "lora")) config.max_loras = cfg["lora"]["max_loras"];
+  if (has(cfg, "lora")) {
+    config.max_loras = cfg["lora"]["max_loras"];
+    config.max_lora_bypasses = cfg["lora"].value("max_bypasses", 0);  // vLLM has none
+  }
   if (has(cfg, "mm")) config.max_encoder_embeds = cfg["mm"]["compute_budget"];
   config.include_finished_requests = cfg.value("include_finished_set", false);
   config.encoder_decoder = cfg.value("encoder_decoder", false);

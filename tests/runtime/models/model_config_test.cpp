@@ -382,6 +382,13 @@ BOOST_AUTO_TEST_CASE(fields_that_the_reference_does_not_read_change_nothing) {
   BOOST_TEST(whisper.embedding_scale == 1);
 }
 
+BOOST_AUTO_TEST_CASE(an_encoder_that_is_a_decoder_is_refused) {
+  const auto config = parse_model_config(llama(R"("is_decoder":true)", "BertModel"));
+  BOOST_REQUIRE(!config.ok());
+  BOOST_TEST(config.error().message == "config.json: is_decoder is true, which is not supported");
+  BOOST_TEST(parse_model_config(llama(R"("is_decoder":false)", "BertModel")).ok());
+}
+
 BOOST_AUTO_TEST_CASE(a_field_may_have_the_other_of_its_two_names) {
   const auto whisper = [](const std::string& fields) {
     return R"({"architectures":["WhisperForConditionalGeneration"],"d_model":48,)" + fields + "}";

@@ -1,7 +1,9 @@
 // The order of admission under overload: bounded bypass and fair shares.
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <random>
+#include <string>
 
 #include "tests/runtime/scheduler/scheduler_fixture.hpp"
 #include "tests/support/property_seed.hpp"
@@ -97,6 +99,127 @@ BOOST_AUTO_TEST_CASE(no_random_workload_passes_anybody_too_often) {
           for (auto& [id, count] : passed) {
             if (id < planned.new_requests[n].id) ++count;
             BOOST_REQUIRE(count <= config.max_queue_bypasses);
+          }
+        }
+      }
+      BOOST_TEST(f.ended.size() == f.last_id);
+      BOOST_TEST(f.all_blocks_free());
+    }
+  }
+}
+
+// ---- bounded bypass of adapters -----------------------------------------------------------------
+
+/// A model that serves adapters; the load keeps all slots busy.
+struct AdapterBypass : SchedulerFixture {
+  explicit AdapterBypass(std::int32_t max_bypasses, std::int32_t max_loras = 2)
+      : SchedulerFixture(with(max_bypasses, max_loras)) {}
+  static SchedulerConfig with(std::int32_t max_bypasses, std::int32_t max_loras) {
+    SchedulerConfig config = small();
+    config.max_loras = max_loras;
+    config.max_lora_bypasses = max_bypasses;
+    return config;
+  }
+  /// adapter 0: none.
+  RequestId add_for(std::int32_t adapter, std::int32_t max_tokens) {
+    EngineCoreRequest wanted = request(3, max_tokens);
+    const std::string name = "adapter-" + std::to_string(adapter);
+    if (adapter > 0) wanted.lora = LoraRequest{name, adapter, name};
+    adapters[wanted.id] = adapter;
+    return add(std::move(wanted));
+  }
+  /// Two requests of adapter 1 and two of adapter 2 at any time, whose ends do not coincide.
+  SchedulerOutput loaded_step() {
+    std::map<std::int32_t, int> unfinished;
+    for (const auto& [id, adapter] : adapters)
+      if (!ended.contains(id)) ++unfinished[adapter];
+    for (const std::int32_t adapter : {1, 2})
+      for (int n = unfinished[adapter]; n < 2; ++n) add_for(adapter, n == 0 ? 2 : 4);
+    SchedulerOutput planned = step();
+    for (const NewRequestData& data : planned.new_requests) admitted.push_back(data.id);
+    return planned;
+  }
+  [[nodiscard]] std::int64_t num_admitted_after(RequestId id) const {
+    return std::ranges::count_if(admitted, [&](RequestId other) { return other > id; });
+  }
+  std::map<RequestId, std::int32_t> adapters;
+  std::vector<RequestId> admitted;
+};
+
+BOOST_AUTO_TEST_CASE(without_a_bound_an_adapter_waits_as_long_as_others_hold_the_slots) {
+  AdapterBypass f(0);
+  f.loaded_step();
+  const RequestId third = f.add_for(3, 2);
+  for (int i = 0; i < 300; ++i) f.loaded_step();
+  BOOST_TEST(!f.running(third));
+  BOOST_TEST(f.num_tokens[third] == 0u);
+  BOOST_TEST(f.num_admitted_after(third) > 100);
+}
+
+BOOST_AUTO_TEST_CASE(so_many_with_other_adapters_pass_and_then_a_slot_is_freed) {
+  for (const std::int32_t bound : {1, 5, 20}) {
+    AdapterBypass f(bound);
+    f.loaded_step();
+    const RequestId third = f.add_for(3, 2);
+    for (int i = 0; i < 300 && !f.running(third); ++i) f.loaded_step();
+    BOOST_REQUIRE(f.running(third));
+    f.admitted.erase(std::ranges::find(f.admitted, third), f.admitted.end());
+    BOOST_TEST(f.num_admitted_after(third) == bound);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(requests_without_an_adapter_pass_one_that_waits_for_a_slot) {
+  AdapterBypass f(1);
+  const RequestId resident = f.add_for(1, 40);
+  f.add_for(2, 40);
+  f.step();
+  const RequestId third = f.add_for(3, 2);
+  const RequestId passes = f.add_for(1, 2);
+  const RequestId waits = f.add_for(1, 2);
+  f.step();
+  BOOST_TEST(f.running(passes));
+  for (int i = 0; i < 3; ++i) f.step();
+  const RequestId plain = f.add_for(0, 2);
+  f.step();
+  BOOST_TEST(f.running(plain));
+  BOOST_TEST(!f.running(third));
+  BOOST_TEST(!f.running(waits));
+  static_cast<void>(
+      f.scheduler->finish_requests(std::span(&resident, 1), RequestStatus::kFinishedAborted));
+  f.step();
+  BOOST_TEST(f.running(third));
+  BOOST_TEST(!f.running(waits));  // its adapter has no slot any more
+  while (f.scheduler->has_requests()) f.step();
+  BOOST_TEST(f.num_tokens[waits] == 2u);
+  BOOST_TEST(f.all_blocks_free());
+}
+
+/// Whatever arrives, a request with an adapter is overtaken for a slot no more often than allowed.
+BOOST_AUTO_TEST_CASE(no_random_workload_of_adapters_passes_anybody_too_often) {
+  const std::uint32_t first_seed = testing::property_seed();
+  BOOST_TEST_MESSAGE("first seed " << first_seed);
+  for (std::uint32_t seed = first_seed; seed < first_seed + 40; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      std::mt19937 random(seed);
+      const auto pick = [&](int low, int high) {
+        return std::uniform_int_distribution<int>(low, high)(random);
+      };
+      const std::int32_t bound = pick(1, 6);
+      AdapterBypass f(bound, pick(1, 3));
+      std::map<RequestId, std::int32_t> passed;  // of those that wait
+      for (int i = 0; i < 400 || f.scheduler->has_requests(); ++i) {
+        BOOST_REQUIRE(i < 20000);
+        if (i < 400 && passed.size() < 8) {
+          const RequestId id = f.add_for(pick(0, 5), pick(1, 8));
+          if (f.adapters[id] > 0) passed[id] = 0;
+        }
+        const SchedulerOutput planned = f.step();
+        for (const NewRequestData& data : planned.new_requests) passed.erase(data.id);
+        for (const NewRequestData& data : planned.new_requests) {
+          if (f.adapters[data.id] == 0) continue;
+          for (auto& [id, count] : passed) {
+            if (id < data.id) ++count;
+            BOOST_REQUIRE(count <= bound);
           }
         }
       }
