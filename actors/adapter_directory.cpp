@@ -9,6 +9,7 @@
 #include "runtime/base/log.hpp"
 
 namespace troupe {
+namespace adapter_directory {
 namespace {
 
 using namespace std::chrono_literals;
@@ -62,10 +63,12 @@ AdapterDirectoryActor::behavior_type adapter_directory_behavior(Self self,
 }
 
 }  // namespace
+}  // namespace adapter_directory
 
 AdapterDirectoryActor spawn_adapter_directory(caf::actor_system& system, std::string folder,
                                               const RequestRouterActor& router) {
-  return system.spawn<caf::detached>(adapter_directory_behavior, std::move(folder), router);
+  return system.spawn<caf::detached>(adapter_directory::adapter_directory_behavior,
+                                     std::move(folder), router);
 }
 
 }  // namespace troupe

@@ -16,6 +16,7 @@
 #include "runtime/worker/encoder_runner.hpp"
 
 namespace troupe {
+namespace encoder {
 namespace {
 
 /// What an Encoder and its worker share: the store is thread-safe, and there once LoadEncoder has
@@ -149,15 +150,16 @@ EncoderActor::behavior_type encoder_behavior(Self self, const EncoderWorkerActor
 }
 
 }  // namespace
+}  // namespace encoder
 
 EncoderHandles spawn_encoder(caf::actor_system& system, const EncoderConfig& config,
                              std::shared_ptr<WorkerProgress> progress) {
-  const auto shared = std::make_shared<EncoderStore>();
+  const auto shared = std::make_shared<encoder::EncoderStore>();
   EncoderHandles handles;
-  handles.worker =
-      system.spawn<caf::detached>(encoder_worker_behavior, config, std::move(progress), shared);
+  handles.worker = system.spawn<caf::detached>(encoder::encoder_worker_behavior, config,
+                                               std::move(progress), shared);
   // Detached: stores may lie in files.
-  handles.encoder = system.spawn<caf::detached>(encoder_behavior, handles.worker, shared);
+  handles.encoder = system.spawn<caf::detached>(encoder::encoder_behavior, handles.worker, shared);
   return handles;
 }
 

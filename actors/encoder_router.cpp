@@ -12,6 +12,7 @@
 #include "runtime/processors/encoder_coordinator.hpp"
 
 namespace troupe {
+namespace encoder_router {
 namespace {
 
 using namespace std::chrono_literals;
@@ -258,14 +259,15 @@ class RoutedOutputs final : public RemoteOutputs {
 };
 
 }  // namespace
+}  // namespace encoder_router
 
 EncoderRouterActor spawn_encoder_router(caf::actor_system& system) {
-  return system.spawn(encoder_router_behavior);
+  return system.spawn(encoder_router::encoder_router_behavior);
 }
 
 std::shared_ptr<RemoteOutputs> make_remote_outputs(caf::actor_system& system,
                                                    EncoderRouterActor router) {
-  return std::make_shared<RoutedOutputs>(system, std::move(router));
+  return std::make_shared<encoder_router::RoutedOutputs>(system, std::move(router));
 }
 
 }  // namespace troupe

@@ -8,6 +8,7 @@
 #include "runtime/worker/worker_group.hpp"
 
 namespace troupe {
+namespace executor {
 namespace {
 
 /// Owns the list of workers of one engine; an entry may be the proxy for the workers of a host in
@@ -127,10 +128,11 @@ ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<Work
 }
 
 }  // namespace
+}  // namespace executor
 
 ExecutorActor spawn_executor(caf::actor_system& system, std::vector<WorkerActor> workers,
                              const ParallelConfig& parallel) {
-  return system.spawn(executor_behavior, std::move(workers), parallel);
+  return system.spawn(executor::executor_behavior, std::move(workers), parallel);
 }
 
 }  // namespace troupe

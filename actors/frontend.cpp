@@ -14,6 +14,7 @@
 #include "runtime/processors/request_journal.hpp"
 
 namespace troupe {
+namespace frontend {
 namespace {
 
 using namespace std::chrono_literals;
@@ -248,7 +249,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         if (!added.ok()) return refuse(frontend, id, added.error());
         submit_waiting(self);
       },
-      [self](const AbortRequests& abort) { troupe::abort(self, abort.ids); },
+      [self](const AbortRequests& abort) { frontend::abort(self, abort.ids); },
       [self](const RenderRequest& what) { return hand_on<RenderReply>(self, what); },
       [self](const ResetCaches& what) { return hand_on<CachesReset>(self, what); },
       [self](const MoveCache& what) { return hand_on<CacheMoved>(self, what); },
@@ -330,10 +331,11 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
 }
 
 }  // namespace
+}  // namespace frontend
 
 FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
                              const RequestRouterActor& router) {
-  return system.spawn(frontend_behavior, config, router);
+  return system.spawn(frontend::frontend_behavior, config, router);
 }
 
 }  // namespace troupe

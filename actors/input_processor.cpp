@@ -20,6 +20,7 @@
 #include "runtime/scheduler/work_queue.hpp"
 
 namespace troupe {
+namespace input_processor {
 namespace {
 
 /// Requests whose media are fetched at once, each on threads of its own: hosts that do not answer
@@ -453,6 +454,7 @@ InputProcessorActor::behavior_type input_processor_behavior(
 }
 
 }  // namespace
+}  // namespace input_processor
 
 InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                           std::shared_ptr<const InputProcessor> core,
@@ -460,8 +462,8 @@ InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                           OutputProcessorActor output_processor,
                                           SchedulerActor scheduler,
                                           EncoderRouterActor encoder_router) {
-  return system.spawn<caf::detached>(input_processor_behavior, std::move(core), num_workers,
-                                     std::move(output_processor), std::move(scheduler),
+  return system.spawn<caf::detached>(input_processor::input_processor_behavior, std::move(core),
+                                     num_workers, std::move(output_processor), std::move(scheduler),
                                      std::move(encoder_router));
 }
 

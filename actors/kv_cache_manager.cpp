@@ -6,6 +6,7 @@
 #include "runtime/base/clock.hpp"
 
 namespace troupe {
+namespace kv_cache_manager {
 namespace {
 
 struct KVCacheManagerState {
@@ -76,11 +77,12 @@ KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
 }
 
 }  // namespace
+}  // namespace kv_cache_manager
 
 KVCacheManagerActor spawn_kv_cache_manager(caf::actor_system& system,
                                            const KVCacheSettings& settings,
                                            KVEventPublisherActor publisher) {
-  return system.spawn(kv_cache_manager_behavior, settings, std::move(publisher));
+  return system.spawn(kv_cache_manager::kv_cache_manager_behavior, settings, std::move(publisher));
 }
 
 }  // namespace troupe

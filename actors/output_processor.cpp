@@ -4,6 +4,7 @@
 #include "actors/spawn.hpp"
 
 namespace troupe {
+namespace output_processor {
 namespace {
 
 struct OutputProcessorState {
@@ -47,10 +48,11 @@ OutputProcessorActor::behavior_type output_processor_behavior(
 }
 
 }  // namespace
+}  // namespace output_processor
 
 OutputProcessorActor spawn_output_processor(caf::actor_system& system,
                                             std::shared_ptr<const Tokenizer> tokenizer) {
-  return system.spawn(output_processor_behavior, std::move(tokenizer));
+  return system.spawn(output_processor::output_processor_behavior, std::move(tokenizer));
 }
 
 }  // namespace troupe

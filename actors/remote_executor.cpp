@@ -8,6 +8,7 @@
 #include "runtime/transport/step_rings.hpp"
 
 namespace troupe {
+namespace remote_executor {
 namespace {
 
 using namespace std::chrono_literals;
@@ -72,11 +73,13 @@ StepSinkActor::behavior_type remote_executor_behavior(Self self,
 }
 
 }  // namespace
+}  // namespace remote_executor
 
 Result<StepSinkActor> spawn_remote_executor(caf::actor_system& system, const WorkerRings& names,
                                             const WorkerActor& worker) {
   ASSIGN_OR_RETURN(std::shared_ptr<WorkerStepRings> rings, WorkerStepRings::open(names));
-  return system.spawn<caf::detached>(remote_executor_behavior, std::move(rings), worker);
+  return system.spawn<caf::detached>(remote_executor::remote_executor_behavior, std::move(rings),
+                                     worker);
 }
 
 }  // namespace troupe

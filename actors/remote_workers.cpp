@@ -9,6 +9,7 @@
 #include "runtime/transport/step_rings.hpp"
 
 namespace troupe {
+namespace remote_workers {
 namespace {
 
 using namespace std::chrono_literals;
@@ -111,9 +112,10 @@ WorkerActor::behavior_type remote_workers_behavior(Self self,
 }
 
 }  // namespace
+}  // namespace remote_workers
 
 WorkerActor spawn_remote_workers(caf::actor_system& system, std::shared_ptr<StepRings> rings) {
-  return system.spawn<caf::detached>(remote_workers_behavior, std::move(rings));
+  return system.spawn<caf::detached>(remote_workers::remote_workers_behavior, std::move(rings));
 }
 
 }  // namespace troupe

@@ -7,12 +7,10 @@
 namespace troupe {
 namespace {
 
-using Self = SchedulerActor::pointer;
-
 /// Sends a question to an actor; the reply is set when the answer arrives. Without an answer the
 /// Scheduler cannot continue: it ends with the error, and the Supervisor handles that.
 template <class Answer, class Handle, class Question>
-Reply<Answer> ask_for(Self self, const Handle& to, Question question) {
+Reply<Answer> ask_for(SchedulerActor::pointer self, const Handle& to, Question question) {
   auto [reply, setter] = Reply<Answer>::pending();
   ask(self, to, std::move(question))
       .then([setter = setter](Answer& answer) { setter.set(std::move(answer)); },
@@ -26,7 +24,8 @@ Reply<Answer> ask_for(Self self, const Handle& to, Question question) {
 
 class KVCacheActorPort final : public KVCachePort {
  public:
-  KVCacheActorPort(Self self, KVCacheManagerActor to) : self_(self), to_(std::move(to)) {}
+  KVCacheActorPort(SchedulerActor::pointer self, KVCacheManagerActor to)
+      : self_(self), to_(std::move(to)) {}
   void send(KVCacheUpdates updates) override { troupe::send(self_, to_, std::move(updates)); }
   Reply<SlotsAllocated> allocate(AllocateSlots question) override {
     return ask_for<SlotsAllocated>(self_, to_, std::move(question));
@@ -51,13 +50,14 @@ class KVCacheActorPort final : public KVCachePort {
   }
 
  private:
-  Self self_;
+  SchedulerActor::pointer self_;
   KVCacheManagerActor to_;
 };
 
 class EncoderCacheActorPort final : public EncoderCachePort {
  public:
-  EncoderCacheActorPort(Self self, EncoderCacheManagerActor to) : self_(self), to_(std::move(to)) {}
+  EncoderCacheActorPort(SchedulerActor::pointer self, EncoderCacheManagerActor to)
+      : self_(self), to_(std::move(to)) {}
   void send(EncoderCacheUpdates updates) override { troupe::send(self_, to_, std::move(updates)); }
   Reply<EncoderInputsPlanned> plan(PlanEncoderInputs question) override {
     return ask_for<EncoderInputsPlanned>(self_, to_, std::move(question));
@@ -67,7 +67,7 @@ class EncoderCacheActorPort final : public EncoderCachePort {
   }
 
  private:
-  Self self_;
+  SchedulerActor::pointer self_;
   EncoderCacheManagerActor to_;
 };
 

@@ -13,6 +13,7 @@
 #include "runtime/worker/model_runner.hpp"
 
 namespace troupe {
+namespace worker {
 namespace {
 
 struct WorkerState {
@@ -209,11 +210,12 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
 }
 
 }  // namespace
+}  // namespace worker
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                          std::shared_ptr<WorkerProgress> progress, CrashToken crash,
                          WorkerTransfer transfer) {
-  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash,
+  return system.spawn<caf::detached>(worker::worker_behavior, rank, std::move(progress), crash,
                                      std::move(transfer));
 }
 

@@ -1,5 +1,5 @@
 // Attention over paged keys and values: partitioning of the work. The computation is in
-// attention_chunk.hpp and, for bf16 units, attention_bf16.hpp.
+// attention_chunk.cpp and, for bf16 units, attention_bf16.cpp.
 
 #include "kernels/cpu/attention_merge.hpp"
 #include "kernels/cpu/cpu_ops.hpp"
@@ -47,21 +47,7 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
   return tile;
 }
 
-#if defined(TROUPE_BF16_UNIT)
-/// Calls f(Bf16Attention) for the cache's type.
-template <class F>
-void with_bf16_attention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
-                         const F& f) {
-  Bf16Scratch scratch;
-  const auto call = [&](auto type) {
-    Bf16Attention<decltype(type)::value> attention(args, tiles, num_tiles, scratch);
-    f(attention);
-  };
-  if (args.cache.type == ElementType::kI8) return call(ElementConstant<ElementType::kI8>{});
-  if (args.cache.type == ElementType::kF8E4M3) return call(ElementConstant<ElementType::kF8E4M3>{});
-  call(ElementConstant<ElementType::kBF16>{});
-}
-#else
+#if !defined(TROUPE_BF16_UNIT)
 constexpr int kTilesAtOnce = 1;
 std::int64_t tiles_at_once(const KvCacheView&) { return kTilesAtOnce; }
 #endif
@@ -71,30 +57,25 @@ void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int
                       const SoftmaxState& state) {
 #if defined(TROUPE_BF16_UNIT)
   if (attends_in_bf16(args.cache)) {
-    return with_bf16_attention(args, &tile, 1,
-                               [&](auto& attention) { attention.attend_chunk(chunk, state); });
+    return attend_chunk_in_bf16(args, tile, chunk, state);
   }
 #endif
   ChunkScratch scratch;
-  with_cache_type(args.cache.type, [&](auto type) {
-    attend_chunk<decltype(type)::value>(args, tile, chunk, scratch, state);
-  });
+  attend_chunk(args, tile, chunk, scratch, state);
 }
 
 /// All chunks of some tiles of one sequence and KV head, in order, on one thread.
 void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_tiles) {
 #if defined(TROUPE_BF16_UNIT)
   if (attends_in_bf16(args.cache)) {
-    return with_bf16_attention(args, tiles, num_tiles, [](auto& attention) { attention.attend(); });
+    return attend_in_bf16(args, tiles, num_tiles);
   }
 #endif
   ChunkScratch scratch;
   TileState part;
   for (const QueryTile* tile = tiles; tile < tiles + num_tiles; ++tile) {
     const auto attend = [&](std::int64_t chunk, const SoftmaxState& state) {
-      with_cache_type(args.cache.type, [&](auto type) {
-        attend_chunk<decltype(type)::value>(args, *tile, chunk, scratch, state);
-      });
+      attend_chunk(args, *tile, chunk, scratch, state);
     };
     merge_all(args, *tile, attend, [&](std::int64_t chunk) {
       attend(chunk, part.view());

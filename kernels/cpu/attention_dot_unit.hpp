@@ -3,6 +3,7 @@
 // of 16 sums. A pair is two elements of a query and of its key, or two weights and their values.
 
 #include "kernels/cpu/attention_staging.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 
 namespace troupe::TROUPE_ISA {
 
