@@ -65,7 +65,7 @@ Result<std::string> address_towards(const std::string& url) {
 std::string random_hex() {
   std::array<std::uint8_t, 4> bytes;
   fill_random(bytes);
-  return to_hex(bytes);
+  return troupe::to_hex(bytes);
 }
 
 }  // namespace
