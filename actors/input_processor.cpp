@@ -2,19 +2,17 @@
 // with the OutputProcessor before it is sent to the Scheduler.
 #include "runtime/processors/input_processor.hpp"
 
-#include <algorithm>
 #include <deque>
 #include <unordered_map>
 #include <utility>
 #include <variant>
 
 #include "actors/deadlines.hpp"
+#include "actors/input_worker.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/base/memory.hpp"
-#include "runtime/multimodal/image_inputs.hpp"
 #include "runtime/multimodal/processor_cache.hpp"
 #include "runtime/processors/final_output.hpp"
 #include "runtime/scheduler/work_queue.hpp"
@@ -26,96 +24,6 @@ namespace {
 /// Requests whose media are fetched at once, each on threads of its own: hosts that do not answer
 /// keep no worker. The others wait.
 constexpr std::size_t kMaxFetchingJobs = 64;
-
-using InputRequest = std::variant<std::monostate, GenerateRequest, RenderRequest>;
-
-/// The input and output of a worker. Owned by the InputProcessor while the worker is idle, and by
-/// the worker from PrepareInput to its reply: the messages synchronise access.
-struct InputSlot {
-  InputRequest request;
-  RemoteMedia remote;  ///< with the files, if they have been fetched
-  bool with_item_data = false;
-  std::shared_ptr<const std::atomic<bool>> cancelled;
-  std::optional<Result<ProcessedRequest>> processed;  ///< of a GenerateRequest
-  /// Of one that may have to be prepared again: its files are to be fetched first, or its items
-  /// have no data, which is left to the engine's cache.
-  InputRequest again;
-  RenderReply rendered;  ///< of a RenderRequest
-};
-
-bool leaves_out_data(const std::vector<EngineCoreRequest>& samples) {
-  if (samples.empty()) return false;
-  const auto& items = samples.front().mm_features;
-  return std::any_of(items.begin(), items.end(),
-                     [](const MultiModalFeature& item) { return item.data == nullptr; });
-}
-
-/// Memory used by template and tokenizer for a prompt has been freed.
-void note_processed(std::size_t num_prompt_bytes) {
-  constexpr std::size_t kFactor = 8;
-  note_freed_memory(kFactor * num_prompt_bytes);
-}
-
-bool is_chat(const Prompt& prompt) { return std::holds_alternative<ChatPrompt>(prompt); }
-
-void prepare(const InputProcessor& core, InputSlot& slot) {
-  const InputContext context{
-      .clock = ChatClock::now(),
-      .limits = core.limits_of_work(slot.cancelled, std::chrono::steady_clock::now()),
-      .with_item_data = slot.with_item_data,
-      .remote = &slot.remote};
-  const bool may_fetch =
-      core.media_loader() != nullptr && core.media_loader()->fetches() && !slot.remote.files;
-  std::size_t num_prompt_bytes = 0;
-  if (auto* const generate = std::get_if<GenerateRequest>(&slot.request)) {
-    num_prompt_bytes = text_bytes(generate->prompt);
-    auto thrown = guard([&] {
-      const ProcessorCache* const cache = core.processor_cache();
-      const bool leaves_out = cache != nullptr && cache->leaves_out_data();
-      if ((may_fetch || leaves_out) && is_chat(generate->prompt)) slot.again = *generate;
-      slot.processed = core.process(std::move(*generate), context);
-    });
-    if (thrown) slot.processed = *std::move(thrown);
-    if (slot.remote.wanted.empty() &&
-        (!slot.processed->ok() || !leaves_out_data((*slot.processed)->samples)))
-      slot.again = {};
-  } else {
-    const auto& render = std::get<RenderRequest>(slot.request);
-    num_prompt_bytes = text_bytes(render.prompt);
-    auto thrown = guard([&] {
-      slot.rendered = core.render(render, context);
-      if (!slot.remote.wanted.empty()) slot.again = render;
-    });
-    if (thrown) slot.rendered = {.error = std::move(thrown)};
-  }
-  slot.request = {};
-  note_processed(num_prompt_bytes);
-}
-
-InputWorkerActor::behavior_type input_worker_behavior(
-    const std::shared_ptr<const InputProcessor>& core, const std::shared_ptr<InputSlot>& slot) {
-  return {[=](const PrepareInput&) {
-    prepare(*core, *slot);
-    return Status{};
-  }};
-}
-
-/// The files of one request. As an InputSlot, it is the fetching actor's from PrepareInput to its
-/// reply.
-struct FetchSlot {
-  std::vector<std::string> urls;
-  WorkLimits limits;
-  MediaLoader::FetchedFiles files;
-};
-
-InputWorkerActor::behavior_type fetch_behavior(const std::shared_ptr<const InputProcessor>& core,
-                                               const std::shared_ptr<FetchSlot>& slot) {
-  return {[=](const PrepareInput&) {
-    const std::vector<std::string_view> urls(slot->urls.begin(), slot->urls.end());
-    slot->files = core->media_loader()->fetch_all(urls, slot->limits);
-    return Status{};
-  }};
-}
 
 struct InputWorker {
   InputWorkerActor actor;
@@ -301,7 +209,7 @@ void start_fetches(Self self) {
         processor.core->limits_of_work(job->second.cancelled, std::chrono::steady_clock::now()),
         {}});
     ++processor.num_fetching;
-    const auto actor = self->system().spawn<caf::detached>(fetch_behavior, processor.core, slot);
+    const InputWorkerActor actor = spawn_fetcher(self->system(), processor.core, slot);
     ask(self, actor, PrepareInput{})
         .then(
             [=](const Status&) {
@@ -411,8 +319,7 @@ InputProcessorActor::behavior_type input_processor_behavior(
   processor.queue.emplace(num_workers);
   for (std::size_t i = 0; i < num_workers; ++i) {
     const auto slot = std::make_shared<InputSlot>();
-    processor.workers.push_back(
-        {self->system().spawn<caf::detached>(input_worker_behavior, core, slot), slot});
+    processor.workers.push_back({spawn_input_worker(self->system(), core, slot), slot});
   }
   return {
       [self](SubmitRequest& submission) {
