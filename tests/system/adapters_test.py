@@ -189,6 +189,28 @@ class Adapters(unittest.TestCase):
             wait_until(lambda: "dropped" not in cards(server), "the adapter to be gone")
             self.assertEqual(server.stop()[0], 0)
 
+    def test_a_third_adapter_is_served_while_two_keep_both_slots_busy(self):
+        third = NAMES[2]
+        answered = threading.Event()
+        running = set()
+
+        def keep_busy(name, place):
+            expected = GOLDENS[name]["greedy"][place]
+            while not answered.is_set():
+                self.assertEqual(stream(server, name, GOLDENS[name]["prompts"][place], len(expected),
+                                        functools.partial(running.add, (name, place))), expected)
+        with Server(*OPTIONS, "--max-loras", "2", "--max-lora-bypasses", "4", "--lora-modules",
+                    *(f"{name}={folder}" for name, folder in FOLDERS.items())) as server:
+            with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                load = [pool.submit(keep_busy, name, place) for name in NAMES[:2] for place in range(3)]
+                try:
+                    wait_until(lambda: len(running) == len(load), "the streams to begin")
+                    self.assertEqual(tokens(server, third, GOLDENS[third]["prompts"][0]), GOLDENS[third]["greedy"][0])
+                finally:
+                    answered.set()
+                for each in load:
+                    each.result()
+
     def load_and_unload(self, server, name, killed):
         """An adapter comes and goes, with PEFT's tokens each time, until after the kill."""
         prompt, expected = (GOLDENS["llama_head"][key][2] for key in ("prompts", "greedy"))
