@@ -195,10 +195,8 @@ class Adapters(unittest.TestCase):
         running = set()
 
         def keep_busy(name, place):
-            expected = GOLDENS[name]["greedy"][place]
             while not answered.is_set():
-                self.assertEqual(stream(server, name, GOLDENS[name]["prompts"][place], len(expected),
-                                        functools.partial(running.add, (name, place))), expected)
+                stream(server, name, GOLDENS[name]["prompts"][place], 300 - 70 * place, functools.partial(running.add, (name, place)))
         with Server(*OPTIONS, "--max-loras", "2", "--max-lora-bypasses", "4", "--lora-modules",
                     *(f"{name}={folder}" for name, folder in FOLDERS.items())) as server:
             with concurrent.futures.ThreadPoolExecutor(6) as pool:
