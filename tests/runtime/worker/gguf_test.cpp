@@ -58,6 +58,10 @@ class TemporaryFolder {
     return folder;
   }
   // What a GGUF file cannot say is changed to what llama.cpp takes for it.
+  /// Without blended frequencies: a file has their quotients, which are rounded once more.
+  fs::path llama() const {
+    return changed("llama", "\"high_freq_factor\": 4.0", "\"high_freq_factor\": 1.01");
+  }
   fs::path gemma3() const {
     return changed("gemma3_text", "\"query_pre_attn_scalar\": 24", "\"query_pre_attn_scalar\": 32");
   }
@@ -110,7 +114,7 @@ std::vector<DriverResult> results(const fs::path& model, const std::string& dtyp
 BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) {
   const TemporaryFolder temporary;
   for (const fs::path& folder :
-       {model_folder("llama"), model_folder("qwen2"), model_folder("qwen3"), temporary.gemma3(),
+       {temporary.llama(), model_folder("qwen2"), model_folder("qwen3"), temporary.gemma3(),
         temporary.gemma2(), temporary.phi3(), model_folder("olmo2"), model_folder("granite"),
         temporary.smollm3(), model_folder("glm4"), model_folder("bamba"),
         temporary.biased("granite"), temporary.biased("bamba")}) {
@@ -119,6 +123,16 @@ BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) 
       BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()
                                                                        << " " << dtype);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_with_blended_frequencies_gives_the_tokens_of_its_folder) {
+  const TemporaryFolder temporary;
+  const fs::path folder = model_folder("llama");
+  const auto found = results(temporary.write("model.gguf", gguf_of_model(folder, GgmlType::kF32)));
+  const auto expected = results(folder);
+  BOOST_REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i)
+    BOOST_TEST(found[i].tokens == expected[i].tokens, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(experts_of_a_file_are_those_of_its_folder) {
