@@ -1,5 +1,5 @@
 #pragma once
-// The actors that an InputProcessor has requests prepared by: workers, which render, tokenize and
+// The actors that prepare requests for an InputProcessor: workers, which render, tokenize and
 // preprocess, and fetchers, which load the files of a request. Detached: both block.
 
 #include <atomic>
@@ -33,8 +33,7 @@ struct InputSlot {
   RenderReply rendered;  ///< of a RenderRequest
 };
 
-/// The files of one request. As an InputSlot, it is the fetching actor's from PrepareInput to its
-/// reply.
+/// The files of one request. Owned by the fetcher from PrepareInput to its reply.
 struct FetchSlot {
   std::vector<std::string> urls;
   WorkLimits limits;

@@ -1,7 +1,6 @@
 // troupe run-batch: the requests of a file of OpenAI's batch format, answered into another one.
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -13,7 +12,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "runtime/base/hash.hpp"
 #include "runtime/base/secret.hpp"
 #include "runtime/http/batch_file.hpp"
 #include "tools/bench/openai_client.hpp"
@@ -46,11 +44,7 @@ struct BatchSettings {
   std::int64_t max_in_flight = 128;
 };
 
-std::string new_id() {
-  std::array<std::uint8_t, 16> bytes;
-  fill_random(bytes);
-  return to_hex(bytes);
-}
+std::string new_id() { return random_hex(16); }
 
 /// Owns the files; its methods may be called by several threads.
 class BatchFiles {

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <vector>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/hash.hpp"
@@ -42,10 +43,12 @@ std::uint64_t random_bits() {
   return bits;
 }
 
-std::string random_secret() {
-  std::array<std::uint8_t, 32> bytes;
+std::string random_hex(std::size_t num_bytes) {
+  std::vector<std::uint8_t> bytes(num_bytes);
   fill_random(bytes);
   return to_hex(bytes);
 }
+
+std::string random_secret() { return random_hex(32); }
 
 }  // namespace troupe

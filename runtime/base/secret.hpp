@@ -22,6 +22,9 @@ namespace troupe {
 void fill_random(std::span<std::uint8_t> bytes);
 [[nodiscard]] std::uint64_t random_bits();
 
+/// num_bytes random bytes as hexadecimal digits.
+[[nodiscard]] std::string random_hex(std::size_t num_bytes);
+
 /// 256 bits as hexadecimal digits.
 [[nodiscard]] std::string random_secret();
 

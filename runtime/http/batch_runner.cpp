@@ -35,11 +35,7 @@ constexpr std::int64_t kBatchSeconds = 30 * 86400;  ///< for which a batch is re
 constexpr std::size_t kMaxValidationErrors = 100;
 constexpr double kLeastPauseSeconds = 0.5;
 
-std::string new_result_id() {
-  std::array<std::uint8_t, 16> bytes;
-  fill_random(bytes);
-  return to_hex(bytes);
-}
+std::string new_result_id() { return random_hex(16); }
 
 struct BatchLinePlace {
   std::uint64_t offset = 0;

@@ -1,7 +1,6 @@
 #include "runtime/kv_transfer/peer_connector.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
@@ -113,8 +112,7 @@ PeerKVConnector::PeerKVConnector(const KVConnectorContext& context)
     : config_(context.config),
       parallel_(context.parallel),
       num_groups_(context.cache.groups.size()),
-      engine_id_(context.config.engine_id.empty() ? random_secret().substr(0, 32)
-                                                  : context.config.engine_id) {}
+      engine_id_(context.config.engine_id.empty() ? random_hex(16) : context.config.engine_id) {}
 
 void PeerKVConnector::on_new_request(const KVCacheRequest& request) {
   Request& known = requests_[request.id] = {};
@@ -275,9 +273,7 @@ KVConnector::Finished PeerKVConnector::request_finished(const RequestState& requ
 }
 
 std::string PeerKVConnector::make_key(RequestId id) const {
-  std::array<std::uint8_t, 8> random;
-  fill_random(random);
-  return std::to_string(value(id)) + "-" + to_hex(random);
+  return std::to_string(value(id)) + "-" + random_hex(8);
 }
 
 std::string PeerKVConnector::params_for(const std::string& key, std::int32_t num_tokens,

@@ -83,9 +83,8 @@ bool is_trusted(int socket) {
 
 Result<std::unique_ptr<PeerServer>> PeerServer::open(const PeerListen& listen,
                                                      const Identity& identity) {
-  PeerEndpoint endpoint{.local = "troupe-kv-" + random_secret().substr(0, 32),
-                        .host = listen.host,
-                        .port = listen.port};
+  PeerEndpoint endpoint{
+      .local = "troupe-kv-" + random_hex(16), .host = listen.host, .port = listen.port};
   ASSIGN_OR_RETURN(FileDescriptor local, listen_local(endpoint.local));
   FileDescriptor remote;
   if (!listen.host.empty()) {

@@ -239,6 +239,11 @@ class Case:
             case["lora"] = str(self.adapter)
         return answers.ask(**case)
 
+    @staticmethod
+    def is_refusal(answer):
+        """Another answer to the same question is an error, too, but of Troupe."""
+        return "error" in answer and "another answer" not in answer["error"]
+
 
 class FieldCase(Case):
     """A configuration as it is given. Throws what transformers throws."""
@@ -257,9 +262,9 @@ class FieldCase(Case):
     def outcome(self, answers):
         """Which count it belongs to, and the reason of a difference."""
         answer = self.ask(answers)
-        if "error" in answer:
+        if self.is_refusal(answer):
             return "refused", answer["error"]
-        reason = self.difference(answer)
+        reason = answer.get("error") or self.difference(answer)
         return ("different" if reason else "equal"), reason
 
 
@@ -343,7 +348,7 @@ def run(family, arguments, answers, folder):
             if missing:
                 print(f"{family} {index}: {text} does not name {', '.join(missing)}\n"
                       f"  {json.dumps(case.checkpoint.config)}", flush=True)
-        elif "error" in answer and "another answer" not in answer["error"]:
+        elif case.is_refusal(answer):
             counts["refused"] += 1
             refusals[kind_of_refusal(answer["error"])] += 1
             if arguments.keep:

@@ -196,7 +196,8 @@ class Adapters(unittest.TestCase):
 
         def keep_busy(name, place):
             while not answered.is_set():
-                stream(server, name, GOLDENS[name]["prompts"][place], 300 - 70 * place, functools.partial(running.add, (name, place)))
+                stream(server, name, GOLDENS[name]["prompts"][place], 300 - 70 * place,
+                       functools.partial(running.add, (name, place)))
         with Server(*OPTIONS, "--max-loras", "2", "--max-lora-bypasses", "4", "--lora-modules",
                     *(f"{name}={folder}" for name, folder in FOLDERS.items())) as server:
             with concurrent.futures.ThreadPoolExecutor(6) as pool:

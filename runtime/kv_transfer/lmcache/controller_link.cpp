@@ -17,7 +17,6 @@
 
 #include "runtime/base/event_fd.hpp"
 #include "runtime/base/file_descriptor.hpp"
-#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
 #include "runtime/kv_transfer/lmcache/controller_messages.hpp"
@@ -60,12 +59,6 @@ Result<std::string> address_towards(const std::string& url) {
     return Error{ErrorCode::kUnavailable, "there is no way to " + url, {}};
   text.resize(text.find('\0'));
   return text;
-}
-
-std::string random_hex() {
-  std::array<std::uint8_t, 4> bytes;
-  fill_random(bytes);
-  return troupe::to_hex(bytes);
 }
 
 }  // namespace
@@ -399,7 +392,7 @@ class ControllerLink::Thread {
     sync_->num_tries = 0;
     sync_->message = {.location = location,
                       .id = options_.instance_id + "_" +
-                            std::to_string(workers_[sync_->worker].worker) + "_" + random_hex(),
+                            std::to_string(workers_[sync_->worker].worker) + "_" + random_hex(4),
                       .num_keys = sync_->keys.size(),
                       .num_batches = std::max<std::size_t>(
                           1, (sync_->keys.size() + kMaxBatchKeys - 1) / kMaxBatchKeys)};
