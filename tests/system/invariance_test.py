@@ -4,6 +4,7 @@ them: alone or all at once, prefilled in pieces, from the prefix cache, preempte
 or two, by one worker or by several that share the layers (tensor parallel) or take turns (pipeline parallel)."""
 import base64
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -15,6 +16,7 @@ from support import SAMPLES, run, wait_until
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
 HEADS = MODELS.parents[1] / "draft_heads"
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
+DEVICE = os.environ.get("TROUPE_TEST_DEVICE", "cuda-emulated")  # or cuda, a GPU
 SHARED = "Tell me a story about a dragon. What is the capital of France? Count from 1 to 10. " * 3
 
 
@@ -260,7 +262,7 @@ class Invariance(unittest.TestCase):
     def test_an_emulated_device(self):
         """The CUDA kernels, compiled for the CPU, with device memory of their own."""
         lines = [json.dumps({**json.loads(line), "max_tokens": 3}) for line in token_requests()[:4]]
-        base = (str(MODELS / "qwen3"), "--device", "cuda-emulated")
+        base = (str(MODELS / "qwen3"), "--device", DEVICE)
         expected = generate(lines, *base)
         self.assertEqual(len(expected), len(lines))
         for name, arguments in {
@@ -279,7 +281,7 @@ class Invariance(unittest.TestCase):
 
     def test_experts_quantised_weights_and_an_8_bit_cache_on_an_emulated_device(self):
         lines = [json.dumps({**json.loads(line), "max_tokens": 2}) for line in token_requests()[:2]]
-        base = (str(MODELS / "mixtral"), "--device", "cuda-emulated", "--quantization", "int4", "--kv-cache-dtype", "fp8")
+        base = (str(MODELS / "mixtral"), "--device", DEVICE, "--quantization", "int4", "--kv-cache-dtype", "fp8")
         expected = generate(lines, *base)
         self.assertEqual(len(expected), len(lines))
         for name, arguments in {

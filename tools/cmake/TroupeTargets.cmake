@@ -104,7 +104,7 @@ target_link_libraries(tests_replay_main PRIVATE troupe_options)
 # compiled, it needs a GPU (which the release build computes with), or it does less under a sanitizer (kSanitized). In the
 # release build the others are targets to build by hand.
 set(TROUPE_RELEASE_TESTS kernels kernels/cuda runtime/chat runtime/scheduler runtime/tool_parsers runtime/worker
-  runtime/worker/communicators/nccl)
+  runtime/worker/communicators/nccl runtime/kv_transfer/nccl)
 
 # troupe_tests(<folder> [dependency...] [ONLY <file>...] [SKIP_RETURN_CODE <status>]): tests/<folder>/*_test.cpp, or those
 # files of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.

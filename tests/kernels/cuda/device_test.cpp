@@ -1,6 +1,3 @@
-#include <cstdio>
-#include <cstdlib>
-
 #include "tests/kernels/cuda/device_testing.hpp"
 
 namespace troupe {
@@ -8,18 +5,7 @@ namespace {
 
 using namespace testing;
 
-/// Ends the program before the first test where there is no device. CTest shows this status as
-/// skipped (tests/CMakeLists.txt), so that it does not count as a success.
-struct NeedsDevice {
-  NeedsDevice() {
-    constexpr int kSkipped = 77;
-    const std::string reason = device_table().why_unavailable();
-    if (reason.empty()) return;
-    std::printf("skipped: %s\n", reason.c_str());
-    std::exit(kSkipped);
-  }
-};
-BOOST_TEST_GLOBAL_FIXTURE(NeedsDevice);
+BOOST_TEST_GLOBAL_FIXTURE(NeedsTestDevice);
 
 BOOST_AUTO_TEST_CASE(data_copied_to_the_device_and_back_is_unchanged) {
   const Floats values = random_floats(100'003, 1);

@@ -3,8 +3,6 @@
 // and the comparison of both tables.
 
 #include <cstdint>
-#include <cstdlib>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -12,15 +10,14 @@
 #include "tests/kernels/kernel_testing.hpp"
 #include "tests/kernels/thread_orders.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe::testing {
 
-/// The emulated device; with TROUPE_TEST_DEVICE=cuda in the environment the GPU.
+/// That of test_device().
 inline const DeviceTable& device_table() {
   static const DeviceTable& table = [&]() -> const DeviceTable& {
-    const char* name = std::getenv("TROUPE_TEST_DEVICE");
-    const bool is_gpu = name != nullptr && std::string_view(name) == "cuda";
-    const DeviceTable* chosen = is_gpu ? cuda_device() : cuda_emulated_device();
+    const DeviceTable* chosen = tests_gpu() ? cuda_device() : cuda_emulated_device();
     BOOST_REQUIRE(chosen != nullptr);
     return *chosen;
   }();

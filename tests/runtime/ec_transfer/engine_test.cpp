@@ -14,6 +14,7 @@
 #include "tests/runtime/ec_transfer/temporary_folder.hpp"
 #include "tests/support/local_ports.hpp"
 #include "tests/support/replay_models_driver.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -254,7 +255,7 @@ BOOST_AUTO_TEST_CASE(images_are_encoded_in_slices_beside_steps_of_other_requests
 }
 
 BOOST_AUTO_TEST_CASE(outputs_travel_between_the_memories_of_devices) {
-  const char* device = "cuda-emulated";
+  const std::string device = testing::test_device();
   if (!Device::create({.name = device}).ok()) return;
   // The first prompt alone: emulated kernels take their time.
   std::vector<EngineCoreRequest> requests = image_requests();

@@ -16,6 +16,7 @@
 #include "tests/support/quantized_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -58,7 +59,7 @@ BOOST_AUTO_TEST_CASE(adapters_give_the_tokens_and_logits_of_peft) {
     const json golden = json::parse(read_file(entry.path() / "golden.json").value());
     std::vector<std::string> devices = {"cpu"};
     if (cuda_emulated_device() != nullptr && name == "llama_head")
-      devices.emplace_back("cuda-emulated");
+      devices.push_back(testing::test_device());
     for (const std::string& device : devices) {
       BOOST_TEST_CONTEXT(name << ", " << device) {
         DriverModelOptions options =
@@ -144,7 +145,7 @@ BOOST_AUTO_TEST_CASE(thirty_two_adapters_in_one_batch_equal_each_alone_bit_for_b
   kinds.push_back({"auto", "bfloat16", "int8"});
   kinds.push_back({"auto", "float32", "int4"});
   if (cuda_emulated_device() != nullptr && !testing::kSanitized)
-    kinds.push_back({"auto", "bfloat16", "auto", "cuda-emulated"});
+    kinds.push_back({"auto", "bfloat16", "auto", testing::test_device()});
   for (const Kind& kind : kinds) {
     BOOST_TEST_CONTEXT(kind.isa << ", " << kind.dtype << ", " << kind.quantization << ", "
                                 << kind.device) {

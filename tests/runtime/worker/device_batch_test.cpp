@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/worker/block_tables.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 /// Block tables of one group with blocks of 16 tokens, on the host and on the emulated device.
 class SentTables {
  public:
-  SentTables() : device_(Device::create({.name = "cuda-emulated"}).value()), batch_(*device_) {}
+  SentTables()
+      : device_(Device::create({.name = testing::test_device()}).value()), batch_(*device_) {}
 
   /// A step of these rows, with one token each: how many blocks it sent. Checks that the device has
   /// the rows as the host has them.

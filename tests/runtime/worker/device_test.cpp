@@ -18,6 +18,7 @@
 #include "tests/support/replay.hpp"
 #include "tests/support/replay_models_driver.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -27,7 +28,10 @@ using testing::InThreadOrder;
 using testing::ThreadOrder;
 
 const fs::path kGolden = fs::path(TROUPE_GOLDEN_DIR) / "models";
-constexpr const char* kDevice = "cuda-emulated";
+const std::string kDevice = testing::test_device();
+
+using testing::NeedsTestDevice;
+BOOST_TEST_GLOBAL_FIXTURE(NeedsTestDevice);
 
 std::string model_folder(const std::string& name) { return (kGolden / "models" / name).string(); }
 
@@ -197,14 +201,16 @@ BOOST_AUTO_TEST_CASE(what_the_device_cannot_do_is_refused_by_name) {
   BOOST_TEST(refusal({.model = model}) == "");
   BOOST_TEST(refusal({.model = model}, "tpu") ==
              "device is 'tpu', not one of auto, cpu, cuda, cuda-emulated");
-  BOOST_TEST(refusal({.model = model}, "cuda").starts_with("device cuda cannot be used: "));
+  if (!testing::why_no_gpu().empty())
+    BOOST_TEST(refusal({.model = model}, "cuda").starts_with("device cuda cannot be used: "));
 }
 
-BOOST_AUTO_TEST_CASE(without_a_gpu_auto_is_the_cpu) {
+BOOST_AUTO_TEST_CASE(auto_is_the_gpu_and_without_one_the_cpu) {
   const auto device = Device::create({.name = "auto"});
   BOOST_REQUIRE(device.ok());
-  BOOST_TEST((*device)->name() == "cpu");
-  BOOST_TEST((*device)->isa_name() == to_string(detect_isa()));
+  const bool is_gpu = testing::why_no_gpu().empty();
+  BOOST_TEST((*device)->name() == (is_gpu ? "cuda" : "cpu"));
+  BOOST_TEST((*device)->isa_name() == (is_gpu ? "" : to_string(detect_isa())));
 }
 
 BOOST_AUTO_TEST_CASE(a_cache_larger_than_the_device_is_refused_and_a_smaller_one_works_then) {
@@ -215,11 +221,11 @@ BOOST_AUTO_TEST_CASE(a_cache_larger_than_the_device_is_refused_and_a_smaller_one
   BOOST_TEST(loaded.device == kDevice);
   BOOST_TEST(loaded.cpu_isa == "");
   BOOST_TEST(loaded.available_bytes > 0);
-  BOOST_TEST(loaded.available_bytes < std::int64_t{1} << 30);
-  const auto refused = (*runner)->initialize_kv_cache(plan_cache(loaded.layer_specs(), 1 << 20));
+  if (!testing::tests_gpu()) BOOST_TEST(loaded.available_bytes < std::int64_t{1} << 30);
+  const auto refused = (*runner)->initialize_kv_cache(plan_cache(loaded.layer_specs(), 1 << 24));
   BOOST_REQUIRE(!refused.ok());
   BOOST_TEST(
-      refused.error().message.find("for the KV cache: cuda-emulated has ") != std::string::npos,
+      refused.error().message.find("for the KV cache: " + kDevice + " has ") != std::string::npos,
       refused.error().message);
   BOOST_TEST((*runner)->initialize_kv_cache(plan_cache(loaded.layer_specs(), 16)).ok());
 }

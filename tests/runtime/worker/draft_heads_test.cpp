@@ -18,6 +18,7 @@
 #include "runtime/worker/layer_caches.hpp"
 #include "runtime/worker/logit_rows.hpp"
 #include "tests/support/replay_models_driver.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -367,8 +368,9 @@ BOOST_AUTO_TEST_CASE(a_draft_head_on_an_emulated_gpu_guesses_the_same) {
   for (const GoldenHead& golden : kGoldenHeads) {
     BOOST_TEST_CONTEXT(golden.name) {
       const TargetFolder folder(golden);
-      DrivenRunner driven = load_driven_runner(
-          {.folder = folder.path(), .speculative = speculation(golden), .device = "cuda-emulated"});
+      DrivenRunner driven = load_driven_runner({.folder = folder.path(),
+                                                .speculative = speculation(golden),
+                                                .device = testing::test_device()});
       const json text = read_json_file(kHeads / "goldens" / (golden.name + ".json")).at("texts")[0];
       const auto prompt = text.at("prompt").get<std::vector<TokenId>>();
       const HeadRun run = run_with_head(*driven.runner, prompt, 4, {});

@@ -18,6 +18,7 @@
 #include "tests/support/quantized_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -40,7 +41,9 @@ class Ranks {
                             .rendezvous = "shm:troupe-ranks-" + std::to_string(getpid()) + "-" +
                                           std::to_string(++number),
                             .timeout_s = 120};
+    parallel.ranks_on_host = parallel.world_size();
     for (; parallel.rank < parallel.world_size(); ++parallel.rank) {
+      parallel.rank_on_host = parallel.rank;
       auto runner = ModelRunner::load({.model = model,
                                        .dtype = "float32",
                                        .quantization = quantization,
@@ -327,7 +330,7 @@ BOOST_AUTO_TEST_CASE(adapters_give_the_same_bits_on_any_number_of_ranks) {
   for (const std::string name : {"llama_all", "llama_head"})
     adapters.modules.push_back({.name = name, .path = TROUPE_GOLDEN_DIR "/adapters/" + name});
   for (const std::string quantization : {"auto", "int8"}) {
-    for (const std::string device : {"cpu", "cuda-emulated"}) {
+    for (const std::string& device : {std::string("cpu"), testing::test_device()}) {
       if (device != "cpu" && (quantization != "auto" || cuda_emulated_device() == nullptr))
         continue;
       std::vector<TokenId> tokens;
@@ -647,22 +650,21 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_quantised_checkpoint_give_the_tokens_of_
   fs::remove_all(folder);
 }
 
-/// With memory of its own.
-constexpr const char* kDevice = "cuda-emulated";
-
 BOOST_AUTO_TEST_CASE(ranks_on_devices_give_the_tokens_of_one) {
   const std::string model = TROUPE_GOLDEN_DIR "/models/models/llama";
+  const std::string device = testing::test_device();
   const std::vector<TokenId> expected = tokens_of(Ranks(1));
   for (const auto& [tensor, pipeline] : {std::pair(1, 1), {2, 1}, {4, 1}, {1, 2}, {2, 2}})
-    BOOST_TEST((tokens_of(Ranks(tensor, pipeline, "auto", model, {}, kDevice)) == expected),
+    BOOST_TEST((tokens_of(Ranks(tensor, pipeline, "auto", model, {}, device)) == expected),
                tensor << " by " << pipeline);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_share_a_draft_model_draft_what_one_does) {
   const std::string model = TROUPE_GOLDEN_DIR "/models/models/llama";
   const std::vector<TokenId> expected = tokens_of(Ranks(1));
-  for (const auto& [size, device] :
-       {std::pair(1, "cpu"), {2, "cpu"}, {4, "cpu"}, {1, kDevice}, {2, kDevice}}) {
+  const std::string cpu = "cpu";
+  const std::string gpu = testing::test_device();
+  for (const auto& [size, device] : {std::pair(1, cpu), {2, cpu}, {4, cpu}, {1, gpu}, {2, gpu}}) {
     BOOST_TEST_CONTEXT(size << " ranks on " << device) {
       Ranks ranks(size, 1, "auto", model, {.num_draft_tokens = kNumDrafts, .draft_model = model},
                   device);

@@ -48,11 +48,11 @@ class NcclCommunicator final : public Communicator {
   /// each level of the tree of sums.
   Result<void> meet() {
     ncclUniqueId id{};
-    if (rank() == 0 && !check(ncclGetUniqueId(&id), nullptr)) return status();
+    if (rank() == 0 && !check(ncclGetUniqueId(&id), world_)) return status();
     if (!hosts_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0)) return hosts_.status();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    check(ncclCommInitRankConfig(world_.out(), size(), id, rank(), &config), world_.get());
+    check(ncclCommInitRankConfig(world_.out(), size(), id, rank(), &config), world_);
     split(group_begin(), group_);
     for (std::int32_t distance = 1; distance < group_size(); distance *= 2) {
       const std::int32_t first_of_pair = group_begin() + (group_rank() & ~distance);
@@ -66,20 +66,19 @@ class NcclCommunicator final : public Communicator {
     for (const NcclComm& pair : pairs_)
       check(ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclSum, pair.get(),
                           stream_),
-            pair.get());
+            pair);
   }
   void all_gather(std::span<const std::byte> data, std::span<std::byte> all) override {
     CHECK(all.size() == static_cast<std::size_t>(group_size()) * data.size(), all.size(),
           data.size());
     check(ncclAllGather(data.data(), all.data(), data.size(), ncclInt8, group_.get(), stream_),
-          group_.get());
+          group_);
   }
   void send(std::span<const std::byte> data, std::int32_t to) override {
-    check(ncclSend(data.data(), data.size(), ncclInt8, to, world_.get(), stream_), world_.get());
+    check(ncclSend(data.data(), data.size(), ncclInt8, to, world_.get(), stream_), world_);
   }
   bool recv(std::span<std::byte> data, std::int32_t from) override {
-    return check(ncclRecv(data.data(), data.size(), ncclInt8, from, world_.get(), stream_),
-                 world_.get());
+    return check(ncclRecv(data.data(), data.size(), ncclInt8, from, world_.get(), stream_), world_);
   }
   void barrier() override {
     if (wait_for_stream()) hosts_.barrier();
@@ -97,14 +96,16 @@ class NcclCommunicator final : public Communicator {
     if (!hosts_.status().ok()) return;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    check(ncclCommSplit(world_.get(), first_rank, rank(), part.out(), &config), world_.get());
+    if (check(ncclCommSplit(world_.get(), first_rank, rank(), part.out(), &config), world_))
+      check(ncclInProgress, part);
   }
 
-  /// Waits until NCCL has taken the operation; an error, or the deadline, fails all ranks.
-  bool check(ncclResult_t result, ncclComm_t comm) const {
+  /// Waits until NCCL has taken the operation; an error, or the deadline, fails all ranks. `comm`
+  /// is the communicator of the operation, which may have made it.
+  bool check(ncclResult_t result, const NcclComm& comm) const {
     const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
-    while (result == ncclInProgress && comm != nullptr) {
-      if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) break;
+    while (result == ncclInProgress) {
+      if (ncclCommGetAsyncError(comm.get(), &result) != ncclSuccess) break;
       if (result != ncclInProgress) break;
       if (!hosts_.status().ok()) return false;
       if (Clock::now() >= deadline) return fail_at_deadline();
@@ -125,13 +126,24 @@ class NcclCommunicator final : public Communicator {
         return false;
       }
       if (!hosts_.status().ok()) return false;
-      ncclResult_t result = ncclSuccess;
-      if (ncclCommGetAsyncError(world_.get(), &result) == ncclSuccess && result != ncclSuccess &&
-          result != ncclInProgress)
-        return check(result, nullptr);
+      if (const ncclResult_t result = asynchronous_error(); result != ncclSuccess)
+        return check(result, world_);
       if (Clock::now() >= deadline) return fail_at_deadline();
       std::this_thread::sleep_for(kPollInterval);
     }
+  }
+
+  /// Of any of the communicators; ncclSuccess: none.
+  [[nodiscard]] ncclResult_t asynchronous_error() const {
+    std::vector<ncclComm_t> comms = {world_.get(), group_.get()};
+    for (const NcclComm& pair : pairs_) comms.push_back(pair.get());
+    for (const ncclComm_t comm : comms) {
+      ncclResult_t result = ncclSuccess;
+      if (comm != nullptr && ncclCommGetAsyncError(comm, &result) == ncclSuccess &&
+          result != ncclSuccess && result != ncclInProgress)
+        return result;
+    }
+    return ncclSuccess;
   }
 
   bool fail_at_deadline() const {

@@ -5,87 +5,110 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <cstdlib>
-#include <thread>
+#include <cstdio>
+#include <string>
 #include <vector>
 
 #include "runtime/worker/communicators/create.hpp"
+#include "tests/support/gpu_ranks.hpp"
 
 namespace troupe {
 namespace {
 
-int num_devices() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
+using testing::NeedsGpu;
+using testing::run_gpu_ranks;
 
-struct DeviceNeeded {
-  DeviceNeeded() {
-    constexpr int kSkipped = 77;
-    if (num_devices() == 0) std::_Exit(kSkipped);
-  }
-};
-BOOST_TEST_GLOBAL_FIXTURE(DeviceNeeded);
+BOOST_TEST_GLOBAL_FIXTURE(NeedsGpu);
 
-std::vector<float> numbers(std::int32_t rank, std::size_t count) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i)
+constexpr std::size_t kCount = 100'003;
+
+std::vector<float> numbers(int rank) {
+  std::vector<float> values(kCount);
+  for (std::size_t i = 0; i < kCount; ++i)
     values[i] = std::sin(static_cast<float>(i * 7 + 1)) *
                 std::pow(10.0f, static_cast<float>((static_cast<std::size_t>(rank) * 3 + i) % 5));
   return values;
 }
 
-/// What one rank gets; empty if it failed.
-std::vector<float> reduce_on_device(std::int32_t rank, std::int32_t size, std::size_t count) {
-  cudaStream_t stream = nullptr;
-  float* data = nullptr;
-  const std::size_t num_bytes = count * sizeof(float);
-  if (cudaSetDevice(rank) != cudaSuccess || cudaStreamCreate(&stream) != cudaSuccess ||
-      cudaMalloc(reinterpret_cast<void**>(&data), num_bytes) != cudaSuccess)
-    return {};
-  std::vector<float> values = numbers(rank, count);
-  cudaMemcpy(data, values.data(), num_bytes, cudaMemcpyHostToDevice);
-  {
-    auto hosts = create_communicator({.rendezvous = "shm:troupe-nccl-" + std::to_string(getpid()),
-                                      .rank = rank,
-                                      .size = size,
-                                      .group_size = size,
-                                      .timeout_s = 60});
-    BOOST_REQUIRE_MESSAGE(hosts.ok(), (hosts.ok() ? "" : hosts.error().message));
-    auto communicator = create_nccl_communicator(**hosts, 60, stream);
-    BOOST_REQUIRE_MESSAGE(communicator.ok(),
-                          (communicator.ok() ? "" : communicator.error().message));
-    (*communicator)->all_reduce({data, count});
-    (*communicator)->barrier();
-    BOOST_TEST((*communicator)->status().ok());
+/// (a + b) + (c + d)
+std::vector<float> canonical_sum(int size) {
+  std::vector<std::vector<float>> sums;
+  for (int rank = 0; rank < size; ++rank) sums.push_back(numbers(rank));
+  for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+    for (std::size_t pair = 0; pair < sums.size() / 2; ++pair)
+      for (std::size_t i = 0; i < kCount; ++i)
+        sums[pair][i] = sums[2 * pair][i] + sums[2 * pair + 1][i];
   }
-  cudaMemcpy(values.data(), data, num_bytes, cudaMemcpyDeviceToHost);
-  cudaFree(data);
-  cudaStreamDestroy(stream);
-  return values;
+  return sums.front();
 }
 
-BOOST_AUTO_TEST_CASE(devices_add_in_the_canonical_tree) {
-  constexpr std::size_t kCount = 100'003;
-  const std::int32_t size = num_devices() >= 4 ? 4 : num_devices() >= 2 ? 2 : 1;
-  std::vector<float> expected = numbers(0, kCount);
-  if (size >= 2) {
-    const std::vector<float> b = numbers(1, kCount);
-    for (std::size_t i = 0; i < kCount; ++i) expected[i] += b[i];
+/// Floats on the rank's GPU.
+class DeviceFloats {
+ public:
+  explicit DeviceFloats(const std::vector<float>& values) : size_(values.size()) {
+    if (cudaMalloc(reinterpret_cast<void**>(&data_), size_ * sizeof(float)) == cudaSuccess)
+      cudaMemcpy(data_, values.data(), size_ * sizeof(float), cudaMemcpyHostToDevice);
   }
-  if (size == 4) {
-    const std::vector<float> c = numbers(2, kCount);
-    const std::vector<float> d = numbers(3, kCount);
-    for (std::size_t i = 0; i < kCount; ++i) expected[i] += c[i] + d[i];
+  DeviceFloats(const DeviceFloats&) = delete;
+  DeviceFloats& operator=(const DeviceFloats&) = delete;
+  ~DeviceFloats() { cudaFree(data_); }
+  [[nodiscard]] std::span<float> span() const { return {data_, size_}; }
+  [[nodiscard]] std::span<std::byte> bytes() const { return std::as_writable_bytes(span()); }
+  [[nodiscard]] std::vector<float> values() const {
+    std::vector<float> result(size_);
+    cudaMemcpy(result.data(), data_, size_ * sizeof(float), cudaMemcpyDeviceToHost);
+    return result;
   }
-  std::vector<std::vector<float>> results(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (std::int32_t rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      results[static_cast<std::size_t>(rank)] = reduce_on_device(rank, size, kCount);
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (const std::vector<float>& result : results) BOOST_TEST((result == expected));
+
+ private:
+  float* data_ = nullptr;
+  std::size_t size_;
+};
+
+/// Every operation once. False, with its name on standard error, where a result is wrong.
+bool communicate(int rank, int size, const std::string& rendezvous) {
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+  auto hosts = create_communicator(
+      {.rendezvous = rendezvous, .rank = rank, .size = size, .group_size = size, .timeout_s = 60});
+  const auto is_fine = [&](const char* what, bool fine) {
+    if (!fine) std::fprintf(stderr, "rank %d of %d: %s\n", rank, size, what);
+    return fine;
+  };
+  if (!hosts.ok()) return is_fine(hosts.error().message.c_str(), false);
+  auto communicator = create_nccl_communicator(**hosts, 60, stream);
+  if (!communicator.ok()) return is_fine(communicator.error().message.c_str(), false);
+
+  const DeviceFloats own(numbers(rank));
+  const DeviceFloats sum(numbers(rank));
+  const DeviceFloats all(std::vector<float>(static_cast<std::size_t>(size) * kCount));
+  const DeviceFloats received(std::vector<float>(kCount, 0.0f));
+  (*communicator)->all_reduce(sum.span());
+  (*communicator)->all_gather(own.bytes(), all.bytes());
+  // Rank by rank, as stages of a pipeline do.
+  if (rank > 0 && !is_fine("recv", (*communicator)->recv(received.bytes(), rank - 1))) return false;
+  if (rank + 1 < size) (*communicator)->send(own.bytes(), rank + 1);
+  (*communicator)->barrier();
+  if (const auto status = (*communicator)->status(); !status.ok())
+    return is_fine(status.error().message.c_str(), false);
+
+  std::vector<float> expected_all;
+  for (int other = 0; other < size; ++other) {
+    const std::vector<float> part = numbers(other);
+    expected_all.insert(expected_all.end(), part.begin(), part.end());
+  }
+  return is_fine("all_reduce", sum.values() == canonical_sum(size)) &&
+         is_fine("all_gather", all.values() == expected_all) &&
+         is_fine("send", rank == 0 || received.values() == numbers(rank - 1));
+}
+
+BOOST_AUTO_TEST_CASE(gpus_add_in_the_canonical_tree_gather_and_send) {
+  for (const int size : {1, 2, 4}) {
+    const std::string rendezvous =
+        "shm:troupe-nccl-" + std::to_string(getpid()) + "-" + std::to_string(size);
+    BOOST_TEST(run_gpu_ranks(size, [&](int rank) { return communicate(rank, size, rendezvous); }),
+               size << " ranks");
+  }
 }
 
 }  // namespace
