@@ -50,6 +50,21 @@ __device__ Query make_query(const AttentionArgs& args, std::int64_t token, std::
   return query;
 }
 
+/// sum + factor(0) * load(0) + factor(1) * load(1) ..., added in order; several are loaded before
+/// the first is added.
+template <class T, class Factor, class Load>
+__device__ float add_products(std::int64_t n, const Factor& factor, const Load& load, float sum) {
+  constexpr int kAhead = 8;
+  std::int64_t i = 0;
+  for (; i + kAhead <= n; i += kAhead) {
+    T loaded[kAhead];
+    for (int e = 0; e < kAhead; ++e) loaded[e] = load(i + e);
+    for (int e = 0; e < kAhead; ++e) sum = __fmaf_rn(factor(i + e), to_float(loaded[e]), sum);
+  }
+  for (; i < n; ++i) sum = __fmaf_rn(factor(i), to_float(load(i)), sum);
+  return sum;
+}
+
 /// The score of the key at a position.
 template <class T>
 __device__ float score_key(const AttentionArgs& args, const Query& query, const float* q,
@@ -58,10 +73,9 @@ __device__ float score_key(const AttentionArgs& args, const Query& query, const 
   T* const block =
       key_block<T>(args.cache, query.block_table[position / block_size], query.kv_head);
   const T* keys = block + position % block_size;
-  float score = 0.0f;
-  for (std::int64_t d = 0; d < args.cache.head_dim; ++d) {
-    score = __fmaf_rn(q[d], to_float(keys[d * block_size]), score);
-  }
+  float score = add_products<T>(
+      args.cache.head_dim, [&](std::int64_t d) { return q[d]; },
+      [&](std::int64_t d) { return keys[d * block_size]; }, 0.0f);
   if constexpr (kHasScale<T>) score *= token_scales(args.cache, block)[position % block_size];
   score *= args.scale;
   return args.logit_softcap > 0.0f ? args.logit_softcap * tanhf(score / args.logit_softcap) : score;
@@ -78,17 +92,40 @@ __device__ float value_scale(const AttentionArgs& args, const Query& query, std:
   return token_scales(args.cache, block)[position % block_size];
 }
 
-/// Element d of the value at a position.
+/// The values of the tokens of a block: element d of token t is data[d * element_stride + t *
+/// token_stride].
 template <class T>
-__device__ float value_at(const AttentionArgs& args, const Query& query, std::int64_t position,
-                          std::int64_t d) {
-  const KvCacheView& cache = args.cache;
-  const std::int64_t block = query.block_table[position / cache.block_size];
-  const std::int64_t offset = position % cache.block_size;
-  if (cache.latent_dim == 0)
-    return to_float(value_block<T>(cache, block, query.kv_head)[offset * cache.head_dim + d]);
-  const std::int64_t element = cache.head_dim - cache.latent_dim + d;
-  return to_float(key_block<T>(cache, block, query.kv_head)[element * cache.block_size + offset]);
+struct Values {
+  const T* data;
+  std::int64_t element_stride;
+  std::int64_t token_stride;
+};
+template <class T>
+__device__ Values<T> values_of(const KvCacheView& cache, std::int64_t block, std::int64_t kv_head) {
+  if (cache.latent_dim == 0) return {value_block<T>(cache, block, kv_head), 1, cache.head_dim};
+  const std::int64_t first = cache.head_dim - cache.latent_dim;
+  return {key_block<T>(cache, block, kv_head) + first * cache.block_size, cache.block_size, 1};
+}
+
+/// sum + the weighted values of positions [first, last], their elements d. weights: of first and
+/// on.
+template <class T>
+__device__ float add_values(const AttentionArgs& args, const Query& query, const float* weights,
+                            std::int64_t first, std::int64_t last, std::int64_t d, float sum) {
+  const std::int64_t block_size = args.cache.block_size;
+  std::int64_t offset = first % block_size;
+  for (std::int64_t block = first / block_size; first <= last; ++block) {
+    const std::int64_t n = min(block_size - offset, last + 1 - first);
+    const Values<T> values = values_of<T>(args.cache, query.block_table[block], query.kv_head);
+    const T* data = values.data + d * values.element_stride + offset * values.token_stride;
+    sum = add_products<T>(
+        n, [&](std::int64_t t) { return weights[t]; },
+        [&](std::int64_t t) { return data[t * values.token_stride]; }, sum);
+    first += n;
+    weights += n;
+    offset = 0;
+  }
+  return sum;
 }
 
 /// Online-softmax state of the positions so far: `out` is not yet divided by `sum`. All threads of
@@ -118,10 +155,8 @@ __device__ SoftmaxState attend_chunk(const AttentionArgs& args, const Query& que
   for (int e = 0; e < kThreadElements; ++e) {
     const std::int64_t d = threadIdx.x + e * kBlockThreads;
     if (d >= value_dim) break;
-    for (std::int64_t j = first; j <= last; ++j) {
-      state.out[e] =
-          __fmaf_rn(weights[j - chunk_start], value_at<T>(args, query, j, d), state.out[e]);
-    }
+    state.out[e] =
+        add_values<T>(args, query, weights + (first - chunk_start), first, last, d, 0.0f);
   }
   __syncthreads();  // The next chunk writes weights again.
   return state;

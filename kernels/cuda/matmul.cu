@@ -19,19 +19,35 @@
 namespace troupe::TROUPE_DEVICE {
 namespace {
 
-constexpr int kSide = 16;  ///< a block is kSide x kSide threads; also the depth of a tile
-constexpr int kThreadCols = 4;
-constexpr int kTileCols = kSide * kThreadCols;
+constexpr int kSide = 16;  ///< kSide x kSide threads of a block compute a shard's sums
+constexpr int kRun = 4;    ///< consecutive numbers of a row that a thread loads at once
 
-/// The sums of a thread: rows threadIdx.y + i * kSide of the tile, columns threadIdx.x + j * kSide.
-template <int kThreadRows>
-using Sums = float[kThreadRows][kThreadCols];
+/// What a block computes: a tile of kSide x kSide threads' sums, over kDepth columns of the
+/// operands after the other.
+template <int rows, int cols, int depth, int groups>
+struct TileShape {
+  static constexpr int kThreadRows = rows;  ///< sums of a thread
+  static constexpr int kThreadCols = cols;
+  static constexpr int kDepth = depth;
+  /// So many shards are computed at once, each by kSide x kSide threads (threadIdx.z); 1: one after
+  /// the other.
+  static constexpr int kGroups = groups;
+  static constexpr int kTileRows = kSide * kThreadRows;
+  static constexpr int kTileCols = kSide * kThreadCols;
+  /// Rows threadIdx.y + i * kSide of the tile, columns threadIdx.x + j * kSide.
+  using Sums = float[kThreadRows][kThreadCols];
+};
+/// Where loads take the time: narrow tiles, of which there are many.
+using FewRows = TileShape<1, 1, 64, 4>;
+/// Where products do: sums enough for the operands that a thread reads.
+using ManyRows = TileShape<4, 4, 32, 1>;
 
 /// The row of the weight for a column of this block's tile, num_rows or more if there is none. For
 /// a gated weight, a tile has gates in its first half, then the matching `up` rows.
+template <class Shape>
 __device__ std::int64_t weight_row(const WeightSpec& spec, int col) {
-  if (!spec.is_gated) return blockIdx.x * std::int64_t{kTileCols} + col;
-  constexpr int kHalf = kTileCols / 2;
+  if (!spec.is_gated) return blockIdx.x * std::int64_t{Shape::kTileCols} + col;
+  constexpr int kHalf = Shape::kTileCols / 2;
   const std::int64_t gate = blockIdx.x * std::int64_t{kHalf} + col % kHalf;
   if (gate >= spec.num_rows / 2) return spec.num_rows;
   return col < kHalf ? gate : spec.num_rows / 2 + gate;
@@ -83,29 +99,45 @@ __device__ std::int64_t x_row(const Groups& groups, std::int64_t row) {
   return groups.x_rows == nullptr ? row : groups.x_rows[row];
 }
 
-template <int kThreadRows>
-__device__ void clear_sums(Sums<kThreadRows>& sums) {
-  for (int i = 0; i < kThreadRows; ++i) {
-    for (int j = 0; j < kThreadCols; ++j) sums[i][j] = 0.0f;
+template <class Shape>
+__device__ void clear_sums(typename Shape::Sums& sums) {
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
+    for (int j = 0; j < Shape::kThreadCols; ++j) sums[i][j] = 0.0f;
   }
+}
+
+/// kRun numbers of a row, 0 behind the first `count`.
+template <class T>
+struct alignas(kRun * sizeof(T)) Run {
+  T values[kRun];
+};
+template <class T>
+__device__ Run<T> load_run(const T* from, std::int64_t count) {
+  if (count >= kRun && reinterpret_cast<std::uintptr_t>(from) % alignof(Run<T>) == 0)
+    return *reinterpret_cast<const Run<T>*>(from);
+  Run<T> run;
+  for (int e = 0; e < kRun; ++e) run.values[e] = e < count ? from[e] : from_float<T>(0.0f);
+  return run;
 }
 
 /// A wide weight.
 template <class T>
 struct WideNumbers {
+  using Number = T;
   const T* weight;
   std::int64_t num_cols;
   __device__ WideNumbers(const WeightSpec& spec, const std::byte* data)
       : weight(reinterpret_cast<const T*>(data)), num_cols(spec.num_cols) {}
-  /// Element k of shard `shard` of a row.
-  __device__ float at(std::int64_t row, std::int64_t shard, std::int64_t depth,
-                      std::int64_t k) const {
-    return to_float(weight[row * num_cols + shard * depth + k]);
+  /// Elements k and on of shard `shard` of a row.
+  __device__ Run<T> run(std::int64_t row, std::int64_t shard, std::int64_t depth,
+                        std::int64_t k) const {
+    return load_run(weight + row * num_cols + shard * depth + k, depth - k);
   }
 };
 
 /// A weight of kFp4.
 struct Fp4Numbers {
+  using Number = float;
   const std::byte* weight;
   QuantizedLayout layout;
   std::int64_t shard_depth;  ///< with its padding
@@ -117,50 +149,89 @@ struct Fp4Numbers {
         shard_depth(padded_depth(spec)),
         shard_groups(spec.groups_per_shard()),
         group_size(spec.group_size) {}
-  __device__ float at(std::int64_t row, std::int64_t shard, std::int64_t, std::int64_t k) const {
+  __device__ float at(std::int64_t row, std::int64_t shard, std::int64_t k) const {
     const std::int64_t number = shard * shard_depth + k;
     const std::int64_t group = row * layout.row_groups + shard * shard_groups + k / group_size;
     const auto both = static_cast<unsigned>(weight[row * layout.row_bytes + number / 2]);
     const auto exponent = static_cast<unsigned>(weight[layout.scales + group]);
     return fp4_number(number % 2 == 0 ? both & 15u : both >> 4) * __uint_as_float(exponent << 23);
   }
+  __device__ Run<float> run(std::int64_t row, std::int64_t shard, std::int64_t depth,
+                            std::int64_t k) const {
+    Run<float> run;
+    for (int e = 0; e < kRun; ++e) run.values[e] = k + e < depth ? at(row, shard, k + e) : 0.0f;
+    return run;
+  }
 };
 
 /// sums = the product of shard x_shard of x and weight_shard of the weight, of `depth` columns
 /// each.
-template <class Numbers, int kThreadRows>
+template <class Numbers, class Shape>
 __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, const Tile& tile,
                                std::int64_t x_shard, std::int64_t weight_shard, std::int64_t depth,
-                               Sums<kThreadRows>& sums) {
-  constexpr int kTileRows = kSide * kThreadRows;
-  // One extra column, to avoid bank conflicts.
-  TROUPE_SHARED(x_tile, float[kTileRows][kSide + 1]);
-  TROUPE_SHARED(weight_tile, float[kTileCols][kSide + 1]);
+                               typename Shape::Sums& sums) {
+  constexpr int kDepth = Shape::kDepth;
+  // A run more, so that rows start in other banks.
+  TROUPE_SHARED(x_tile, float[Shape::kGroups][Shape::kTileRows][kDepth + kRun]);
+  TROUPE_SHARED(weight_tile, float[Shape::kGroups][Shape::kTileCols][kDepth + kRun]);
   const Numbers weight(args.weight.spec, tile.weight);
-  const std::int64_t first_k = x_shard * depth;
   const int tx = static_cast<int>(threadIdx.x);
   const int ty = static_cast<int>(threadIdx.y);
+  const int tz = static_cast<int>(threadIdx.z);
 
-  clear_sums<kThreadRows>(sums);
-  for (std::int64_t k = 0; k < depth; k += kSide) {
+  // The runs that this thread loads: `run` of rows run_row + i * kRowStep of both tiles.
+  using Number = typename Numbers::Number;
+  constexpr int kRowRuns = kDepth / kRun;
+  constexpr int kRowStep = kSide * kSide / kRowRuns;
+  constexpr int kXRuns = Shape::kTileRows / kRowStep;
+  constexpr int kWeightRuns = Shape::kTileCols / kRowStep;
+  const int run_row = (ty * kSide + tx) / kRowRuns;
+  const int run = (ty * kSide + tx) % kRowRuns * kRun;
+  const float* x_rows[kXRuns];
+  std::int64_t weight_rows[kWeightRuns];
+  for (int i = 0; i < kXRuns; ++i) {
+    const std::int64_t row = tile.first_row + run_row + i * kRowStep;
+    x_rows[i] = row < tile.end_row ? args.x.row(x_row(groups, row)) + x_shard * depth : nullptr;
+  }
+  for (int i = 0; i < kWeightRuns; ++i)
+    weight_rows[i] = weight_row<Shape>(args.weight.spec, run_row + i * kRowStep);
+  Run<float> x_runs[kXRuns];
+  Run<Number> weight_runs[kWeightRuns];
+  const auto load = [&](std::int64_t k) {
     // Elements outside of the matrices are 0.
-    const bool in_depth = k + tx < depth;
-    for (int i = 0; i < kThreadRows; ++i) {
-      const std::int64_t row = tile.first_row + ty + i * kSide;
-      const bool inside = in_depth && row < tile.end_row;
-      x_tile[ty + i * kSide][tx] = inside ? args.x.row(x_row(groups, row))[first_k + k + tx] : 0.0f;
+    for (int i = 0; i < kXRuns; ++i) {
+      const bool inside = x_rows[i] != nullptr && k < depth;
+      x_runs[i] = inside ? load_run(x_rows[i] + k, depth - k) : Run<float>{};
     }
-    for (int j = 0; j < kThreadCols; ++j) {
-      const std::int64_t row = weight_row(args.weight.spec, ty + j * kSide);
-      const bool inside = in_depth && row < args.weight.spec.num_rows;
-      weight_tile[ty + j * kSide][tx] = inside ? weight.at(row, weight_shard, depth, k + tx) : 0.0f;
+    for (int i = 0; i < kWeightRuns; ++i) {
+      const bool inside = weight_rows[i] < args.weight.spec.num_rows && k < depth;
+      weight_runs[i] = inside ? weight.run(weight_rows[i], weight_shard, depth, k) : Run<Number>{};
+    }
+  };
+  const bool has_rows = tile.first_row + ty < tile.end_row;
+
+  clear_sums<Shape>(sums);
+  load(run);
+  for (std::int64_t k = 0; k < depth; k += kDepth) {
+    for (int i = 0; i < kXRuns; ++i) {
+      for (int e = 0; e < kRun; ++e)
+        x_tile[tz][run_row + i * kRowStep][run + e] = x_runs[i].values[e];
+    }
+    for (int i = 0; i < kWeightRuns; ++i) {
+      for (int e = 0; e < kRun; ++e)
+        weight_tile[tz][run_row + i * kRowStep][run + e] = to_float(weight_runs[i].values[e]);
     }
     __syncthreads();
-    for (int d = 0; d < kSide; ++d) {
-      for (int i = 0; i < kThreadRows; ++i) {
-        for (int j = 0; j < kThreadCols; ++j) {
-          sums[i][j] =
-              __fmaf_rn(x_tile[ty + i * kSide][d], weight_tile[tx + j * kSide][d], sums[i][j]);
+    load(k + kDepth + run);  // while the products are computed
+    for (int d = 0; has_rows && d < kDepth; d += kRun) {
+      Run<float> x_values[Shape::kThreadRows];
+      for (int i = 0; i < Shape::kThreadRows; ++i)
+        x_values[i] = load_run(&x_tile[tz][ty + i * kSide][d], kRun);
+      for (int j = 0; j < Shape::kThreadCols; ++j) {
+        const Run<float> weights = load_run(&weight_tile[tz][tx + j * kSide][d], kRun);
+        for (int e = 0; e < kRun; ++e) {
+          for (int i = 0; i < Shape::kThreadRows; ++i)
+            sums[i][j] = __fmaf_rn(x_values[i].values[e], weights.values[e], sums[i][j]);
         }
       }
     }
@@ -169,11 +240,11 @@ __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, con
 }
 
 /// to = a + b
-template <int kThreadRows>
-__device__ void add_sums(const Sums<kThreadRows>& a, const Sums<kThreadRows>& b,
-                         Sums<kThreadRows>& to) {
-  for (int i = 0; i < kThreadRows; ++i) {
-    for (int j = 0; j < kThreadCols; ++j) to[i][j] = a[i][j] + b[i][j];
+template <class Shape>
+__device__ void add_sums(const typename Shape::Sums& a, const typename Shape::Sums& b,
+                         typename Shape::Sums& to) {
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
+    for (int j = 0; j < Shape::kThreadCols; ++j) to[i][j] = a[i][j] + b[i][j];
   }
 }
 
@@ -188,15 +259,16 @@ __device__ std::int32_t weight_word(const std::byte* row, std::int64_t word) {
 
 /// sums = the product over shard x_shard of x and weight_shard of the weight, with the bits of the
 /// CPU: sums within a group are exact integers, and what follows is rounded operation by operation.
-template <QuantizedType kType, int kThreadRows>
+template <QuantizedType kType, class Shape>
 __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& groups,
                                          const Tile& tile, const QuantizedX& x,
                                          std::int64_t x_shard, std::int64_t weight_shard,
-                                         Sums<kThreadRows>& sums) {
-  constexpr int kTileRows = kSide * kThreadRows;
+                                         typename Shape::Sums& sums) {
+  constexpr int kThreadRows = Shape::kThreadRows;
+  constexpr int kThreadCols = Shape::kThreadCols;
   // One extra column, to avoid bank conflicts.
-  TROUPE_SHARED(x_words, std::int32_t[kTileRows][kSide + 1]);
-  TROUPE_SHARED(weight_words, std::int32_t[kTileCols][kSide + 1]);
+  TROUPE_SHARED(x_words, std::int32_t[Shape::kGroups][Shape::kTileRows][kSide + 1]);
+  TROUPE_SHARED(weight_words, std::int32_t[Shape::kGroups][Shape::kTileCols][kSide + 1]);
   const WeightSpec& spec = args.weight.spec;
   const QuantizedLayout layout = quantized_layout(spec);
   const auto* scales = reinterpret_cast<const __half*>(tile.weight + layout.scales);
@@ -205,8 +277,9 @@ __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& g
   const std::int64_t depth = padded_depth(spec);
   const int tx = static_cast<int>(threadIdx.x);
   const int ty = static_cast<int>(threadIdx.y);
+  const int tz = static_cast<int>(threadIdx.z);
 
-  clear_sums<kThreadRows>(sums);
+  clear_sums<Shape>(sums);
   for (std::int64_t group = 0; group < num_groups; ++group) {
     QuantizedGroup x_groups[kThreadRows];
     std::int32_t dots[kThreadRows][kThreadCols];
@@ -219,6 +292,15 @@ __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& g
       const int bias = kType == QuantizedType::kInt4 ? kInt4Bias : 0;
       for (int j = 0; j < kThreadCols; ++j) dots[i][j] = -bias * x_groups[i].sum;
     }
+    float group_scales[kThreadCols] = {};  // loaded while the products are computed
+    float group_minimums[kThreadCols] = {};
+    for (int j = 0; j < kThreadCols; ++j) {
+      const std::int64_t row = weight_row<Shape>(spec, tx + j * kSide);
+      if (row >= spec.num_rows) continue;
+      const std::int64_t at = row * layout.row_groups + weight_shard * num_groups + group;
+      group_scales[j] = to_float(scales[at]);
+      if (spec.has_minimums) group_minimums[j] = to_float(minimums[at]);
+    }
     for (std::int64_t k = 0; k < spec.group_size; k += 4 * kSide) {
       const int num_words = static_cast<int>(min(std::int64_t{kSide}, (spec.group_size - k) / 4));
       const std::int64_t first = group * spec.group_size + k;
@@ -227,14 +309,14 @@ __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& g
         for (int i = 0; i < kThreadRows; ++i) {
           const std::int64_t row = tile.first_row + ty + i * kSide;
           const std::int8_t* values = x.values + x_shard * depth + first;
-          x_words[ty + i * kSide][tx] = row < tile.end_row
-                                            ? reinterpret_cast<const std::int32_t*>(
-                                                  values + x_row(groups, row) * x.value_stride)[tx]
-                                            : 0;
+          x_words[tz][ty + i * kSide][tx] =
+              row < tile.end_row ? reinterpret_cast<const std::int32_t*>(
+                                       values + x_row(groups, row) * x.value_stride)[tx]
+                                 : 0;
         }
         for (int j = 0; j < kThreadCols; ++j) {
-          const std::int64_t row = weight_row(spec, ty + j * kSide);
-          weight_words[ty + j * kSide][tx] =
+          const std::int64_t row = weight_row<Shape>(spec, ty + j * kSide);
+          weight_words[tz][ty + j * kSide][tx] =
               row < spec.num_rows ? weight_word<kType>(tile.weight + row * layout.row_bytes,
                                                        (weight_shard * depth + first) / 4 + tx)
                                   : 0;
@@ -244,25 +326,20 @@ __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& g
       for (int word = 0; word < num_words; ++word) {
         for (int i = 0; i < kThreadRows; ++i) {
           for (int j = 0; j < kThreadCols; ++j) {
-            dots[i][j] = __dp4a(weight_words[tx + j * kSide][word], x_words[ty + i * kSide][word],
-                                dots[i][j]);
+            dots[i][j] = __dp4a(weight_words[tz][tx + j * kSide][word],
+                                x_words[tz][ty + i * kSide][word], dots[i][j]);
           }
         }
       }
       __syncthreads();  // The next step writes the words again.
     }
     for (int j = 0; j < kThreadCols; ++j) {
-      const std::int64_t row = weight_row(spec, tx + j * kSide);
-      if (row >= spec.num_rows) continue;  // of a gated weight, others follow
-      const std::int64_t at = row * layout.row_groups + weight_shard * num_groups + group;
-      const float scale = to_float(scales[at]);
-      const float minimum = spec.has_minimums ? to_float(minimums[at]) : 0.0f;
       for (int i = 0; i < kThreadRows; ++i) {
-        const float product =
-            __fmul_rn(static_cast<float>(dots[i][j]), __fmul_rn(scale, x_groups[i].scale));
+        const float product = __fmul_rn(static_cast<float>(dots[i][j]),
+                                        __fmul_rn(group_scales[j], x_groups[i].scale));
         sums[i][j] = __fadd_rn(sums[i][j], product);
         if (spec.has_minimums)
-          sums[i][j] = __fadd_rn(sums[i][j], __fmul_rn(minimum, x_groups[i].scaled_sum));
+          sums[i][j] = __fadd_rn(sums[i][j], __fmul_rn(group_minimums[j], x_groups[i].scaled_sum));
       }
     }
   }
@@ -272,22 +349,22 @@ __device__ void multiply_quantized_shard(const MatmulArgs& args, const Groups& g
 /// x, sums).
 template <class Numbers>
 struct WideShards {
-  template <int kThreadRows>
+  template <class Shape>
   __device__ void multiply(const MatmulArgs& args, const Groups& groups, const Tile& tile,
-                           int shard, Sums<kThreadRows>& sums) const {
+                           int shard, typename Shape::Sums& sums) const {
     const std::int64_t depth = args.weight.spec.num_cols / args.weight.spec.k_shards;
-    multiply_shard<Numbers, kThreadRows>(args, groups, tile, shard, args.first_shard + shard, depth,
-                                         sums);
+    multiply_shard<Numbers, Shape>(args, groups, tile, shard, args.first_shard + shard, depth,
+                                   sums);
   }
 };
 template <QuantizedType kType>
 struct QuantizedShards {
   QuantizedX x;
-  template <int kThreadRows>
+  template <class Shape>
   __device__ void multiply(const MatmulArgs& args, const Groups& groups, const Tile& tile,
-                           int shard, Sums<kThreadRows>& sums) const {
-    multiply_quantized_shard<kType, kThreadRows>(args, groups, tile, x, shard,
-                                                 args.first_shard + shard, sums);
+                           int shard, typename Shape::Sums& sums) const {
+    multiply_quantized_shard<kType, Shape>(args, groups, tile, x, shard, args.first_shard + shard,
+                                           sums);
   }
 };
 
@@ -308,30 +385,65 @@ struct Gating {
   }
 };
 
+/// total = ((s0 + s1) + (s2 + s3)), the sums of the shards; false: another thread has them.
+template <class Shape, class Shards>
+__device__ bool add_shards(const MatmulArgs& args, const Groups& groups, const Tile& tile,
+                           const Shards& shards, int num_shards, typename Shape::Sums& total) {
+  using Sums = typename Shape::Sums;
+  const auto multiply = [&](int shard, Sums& to) {
+    shards.template multiply<Shape>(args, groups, tile, shard, to);
+  };
+  if constexpr (Shape::kGroups > 1) {
+    const int group = static_cast<int>(threadIdx.z);
+    multiply(group, total);
+    if (num_shards == 1) return true;
+    TROUPE_SHARED(of_group, Sums[Shape::kGroups][kSide][kSide]);
+    const auto of = [&](int shard) -> Sums& { return of_group[shard][threadIdx.y][threadIdx.x]; };
+    for (int i = 0; i < Shape::kThreadRows; ++i) {
+      for (int j = 0; j < Shape::kThreadCols; ++j) of(group)[i][j] = total[i][j];
+    }
+    __syncthreads();
+    if (group != 0) return false;
+    add_sums<Shape>(of(0), of(1), total);
+    if (num_shards == 4) {
+      add_sums<Shape>(of(2), of(3), of(2));
+      add_sums<Shape>(total, of(2), total);
+    }
+  } else {
+    Sums next;
+    multiply(0, total);
+    if (num_shards >= 2) {
+      multiply(1, next);
+      add_sums<Shape>(total, next, total);
+    }
+    if (num_shards == 4) {
+      Sums last;
+      multiply(2, next);
+      multiply(3, last);
+      add_sums<Shape>(next, last, next);
+      add_sums<Shape>(total, next, total);
+    }
+  }
+  return true;
+}
+
+/// The sum of `up` that belongs to the gate sums[i][j]. All threads of a warp call this.
+template <class Shape>
+__device__ float up_sum(const typename Shape::Sums& sums, int i, int j) {
+  if constexpr (Shape::kThreadCols > 1)
+    return sums[i][j + Shape::kThreadCols / 2];
+  else
+    return __shfl_down_sync(0xffffffffu, sums[i][j], kSide / 2);
+}
+
 /// A block computes one tile of the product. For a gated weight it applies the gating.
-template <class Shards, int kThreadRows>
-__global__ void __launch_bounds__(kSide* kSide)
+template <class Shards, class Shape>
+__global__ void __launch_bounds__(kSide* kSide* Shape::kGroups)
     matmul_kernel(MatmulArgs args, Groups groups, Shards shards, int num_shards, Gating gating) {
   Tile tile;
-  if (!find_tile(args, groups, kSide * kThreadRows, tile)) return;
-  const auto multiply = [&](int shard, Sums<kThreadRows>& to) {
-    shards.template multiply<kThreadRows>(args, groups, tile, shard, to);
-  };
-  // ((s0 + s1) + (s2 + s3))
-  Sums<kThreadRows> total;
-  Sums<kThreadRows> next;
-  multiply(0, total);
-  if (num_shards >= 2) {
-    multiply(1, next);
-    add_sums<kThreadRows>(total, next, total);
-  }
-  if (num_shards == 4) {
-    Sums<kThreadRows> last;
-    multiply(2, next);
-    multiply(3, last);
-    add_sums<kThreadRows>(next, last, next);
-    add_sums<kThreadRows>(total, next, total);
-  }
+  if (!find_tile(args, groups, Shape::kTileRows, tile)) return;
+  typename Shape::Sums total;
+  if (!add_shards<Shape>(args, groups, tile, shards, num_shards, total)) return;
   const WeightSpec& spec = args.weight.spec;
   const auto with_bias = [&](float sum, std::int64_t col) {
     return tile.bias == nullptr ? sum : sum + tile.bias[col];
@@ -339,47 +451,48 @@ __global__ void __launch_bounds__(kSide* kSide)
   const auto updated = [&](float sum, std::int64_t row, std::int64_t col) {
     return gating.update.data == nullptr ? sum : sum + gating.update.row(row)[col];
   };
-  for (int i = 0; i < kThreadRows; ++i) {
+  // Of a tile's first half; in a narrow tile, other threads have the second.
+  constexpr int kGateCols = Shape::kThreadCols > 1 ? Shape::kThreadCols / 2 : 1;
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
     const std::int64_t row = tile.first_row + threadIdx.y + i * kSide;
-    if (row >= tile.end_row) return;
-    constexpr int kHalf = kThreadCols / 2;
-    for (int j = 0; j < (spec.is_gated ? kHalf : kThreadCols); ++j) {
-      const std::int64_t col = weight_row(spec, static_cast<int>(threadIdx.x) + j * kSide);
-      if (col >= args.out.num_cols) break;
+    for (int j = 0; j < (spec.is_gated ? kGateCols : Shape::kThreadCols); ++j) {
+      const float up = spec.is_gated ? up_sum<Shape>(total, i, j) : 0.0f;
+      const int tile_col = static_cast<int>(threadIdx.x) + j * kSide;
+      const std::int64_t col = weight_row<Shape>(spec, tile_col);
+      if (row >= tile.end_row || col >= args.out.num_cols) continue;
       float value = with_bias(total[i][j], col);
       if (spec.is_gated) {
-        const std::int64_t up = args.out.num_cols + col;
-        value = gating.apply(updated(value, row, col),
-                             updated(with_bias(total[i][j + kHalf], up), row, up));
+        const std::int64_t up_col = args.out.num_cols + col;
+        value = gating.apply(updated(value, row, col), updated(with_bias(up, up_col), row, up_col));
       }
       args.out.row(row)[col] = value;
     }
   }
 }
 
-template <int kThreadRows, class Shards>
+template <class Shape, class Shards>
 void launch_matmul(const OpContext& context, const MatmulArgs& args, const Groups& groups,
                    const Shards& shards, int num_shards, const Gating& gating) {
-  const dim3 threads(kSide, kSide);
+  const dim3 threads(kSide, kSide, static_cast<unsigned>(Shape::kGroups > 1 ? num_shards : 1));
   const std::int64_t num_rows = args.out.num_rows;
-  constexpr std::int64_t kTileRows = kSide * kThreadRows;
+  constexpr std::int64_t kTileRows = Shape::kTileRows;
   // Of each group the last tile may have fewer rows.
   const std::int64_t num_tiles = groups.weights == nullptr
                                      ? ceil_div(num_rows, kTileRows)
                                      : num_rows / kTileRows + std::min(groups.num_groups, num_rows);
-  const dim3 grid(static_cast<unsigned>(ceil_div(args.weight.spec.num_rows, kTileCols)),
+  const dim3 grid(static_cast<unsigned>(ceil_div(args.weight.spec.num_rows, Shape::kTileCols)),
                   static_cast<unsigned>(num_tiles));
-  launch(context, grid, threads, matmul_kernel<Shards, kThreadRows>, args, groups, shards,
-         num_shards, gating);
+  launch(context, grid, threads, matmul_kernel<Shards, Shape>, args, groups, shards, num_shards,
+         gating);
 }
 
 template <class Shards>
 void multiply_shards(const OpContext& context, const MatmulArgs& args, const Groups& groups,
                      const Shards& shards, int num_shards, const Gating& gating) {
   if (args.out.num_rows <= kSide * std::max<std::int64_t>(1, groups.num_groups)) {
-    launch_matmul<1>(context, args, groups, shards, num_shards, gating);
+    launch_matmul<FewRows>(context, args, groups, shards, num_shards, gating);
   } else {
-    launch_matmul<4>(context, args, groups, shards, num_shards, gating);
+    launch_matmul<ManyRows>(context, args, groups, shards, num_shards, gating);
   }
 }
 

@@ -168,8 +168,11 @@ class ModelRunner {
   /// the output rank only. They are computed for several rows at once, of those in needed_logits_,
   /// so all ranks of the last stage ask for the same rows of a step, in ascending order.
   std::span<float> logits_of(std::int32_t output);
-  /// Of the step's outputs, those whose logits are needed.
-  void find_needed_logits(std::span<const InputBatch::Row> rows);
+  /// Of the step's outputs, those whose logits are needed, and those that only a token is drawn of:
+  /// neither drafts nor a grammar nor log-probabilities.
+  void find_needed_logits(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar);
+  /// Draws from those of step_logits_, on all threads.
+  void draw_tokens();
 
   WorkerOptions options_;
   std::unique_ptr<Device> device_;  // outlives the model
@@ -221,6 +224,9 @@ class ModelRunner {
   Matrix step_logits_;             // of rows of step_hidden_ side by side, on the host
   std::int32_t first_logits_ = 0;  // the first of these rows
   std::vector<bool> needed_logits_;
+  std::vector<const SamplingState*> drawn_from_;       // by output; null: sampled in its row's turn
+  std::vector<std::optional<Result<TokenId>>> drawn_;  // by output
+  std::vector<Sampler> thread_samplers_;
 };
 
 }  // namespace troupe

@@ -148,19 +148,52 @@ std::span<float> ModelRunner::logits_of(std::int32_t output) {
     first_logits_ = output;
     step_logits_ = row_logits_.compute(
         model, ConstMatrix(step_hidden_.row(output), num_rows, model.hidden_size()), model_peers());
+    if (is_output_rank()) draw_tokens();
   }
   return {step_logits_.row(output - first_logits_), static_cast<std::size_t>(model.vocab_size())};
 }
 
-void ModelRunner::find_needed_logits(std::span<const InputBatch::Row> rows) {
-  needed_logits_.assign(static_cast<std::size_t>(step_hidden_.num_rows), false);
+void ModelRunner::draw_tokens() {
+  std::vector<std::int32_t> outputs;
+  for (std::int32_t output = first_logits_; output < first_logits_ + step_logits_.num_rows;
+       ++output)
+    if (drawn_from_[static_cast<std::size_t>(output)] != nullptr) outputs.push_back(output);
+  const auto num_threads =
+      std::min(static_cast<std::size_t>(device_->pool().num_threads()), outputs.size());
+  thread_samplers_.resize(std::max(thread_samplers_.size(), num_threads));
+  device_->pool().parallel_for(static_cast<std::int64_t>(num_threads), [&](std::int64_t thread) {
+    Sampler& sampler = thread_samplers_[static_cast<std::size_t>(thread)];
+    for (auto i = static_cast<std::size_t>(thread); i < outputs.size(); i += num_threads) {
+      const auto output = static_cast<std::size_t>(outputs[i]);
+      const std::span<float> logits(step_logits_.row(outputs[i] - first_logits_),
+                                    static_cast<std::size_t>(step_logits_.num_cols));
+      drawn_[output] = sampler.draw(logits, *drawn_from_[output]);
+    }
+  });
+}
+
+void ModelRunner::find_needed_logits(std::span<const InputBatch::Row> rows,
+                                     const GrammarOutput& grammar) {
+  const auto num_outputs = static_cast<std::size_t>(step_hidden_.num_rows);
+  needed_logits_.assign(num_outputs, false);
+  drawn_from_.assign(num_outputs, nullptr);
+  drawn_.assign(num_outputs, std::nullopt);
   const auto need = [&](std::int64_t begin, std::int64_t count) {
     std::fill_n(needed_logits_.begin() + begin, count, true);
   };
+  std::size_t num_masked = 0;  // of grammar.ids, which are in the order of the rows
   for (const InputBatch::Row& row : rows) {
+    const WorkerRequest& request = *row.request;
     need(row.first_output, row.num_scored);
     const std::int64_t num_sampling = row.samples ? 1 + std::ssize(row.drafts) : 0;
-    need(row.first_output + row.num_outputs - num_sampling, num_sampling);
+    const std::int64_t first = row.first_output + row.num_outputs - num_sampling;
+    need(first, num_sampling);
+    const bool is_masked = num_masked < grammar.ids.size() && grammar.ids[num_masked] == request.id;
+    if (is_masked) ++num_masked;
+    const bool is_scored = first < row.first_output + row.num_scored;
+    if (num_sampling == 1 && !is_scored && !is_masked && !request.sampling.params().logprobs &&
+        !adapter_errors_.contains(request.id))
+      drawn_from_[static_cast<std::size_t>(first)] = &request.sampling;
   }
 }
 
@@ -176,7 +209,7 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
-  find_needed_logits(rows);
+  find_needed_logits(rows, grammar);
   output.num_sampled.assign(rows.size(), 0);
   if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -260,10 +293,11 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
       apply_token_bitmask(bitmask.subspan(static_cast<std::size_t>(i) * width, width), logits);
     }
     const auto no_adapter = adapter_errors_.find(request.id);
+    const std::optional<Result<TokenId>>& drawn = drawn_[static_cast<std::size_t>(first + i)];
     const Result<TokenId> sampled =
         no_adapter != adapter_errors_.end()
             ? Result<TokenId>(no_adapter->second)
-            : sampler_.sample(logits, request.sampling, output.logprobs);
+            : (drawn ? *drawn : sampler_.sample(logits, request.sampling, output.logprobs));
     if (!sampled.ok()) {
       // What came before it stands; alone, it would fail in the next step.
       ended = true;

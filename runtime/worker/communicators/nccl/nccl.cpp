@@ -96,8 +96,10 @@ class NcclCommunicator final : public Communicator {
     if (!hosts_.status().ok()) return;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    if (check(ncclCommSplit(world_.get(), first_rank, rank(), part.out(), &config), world_))
-      check(ncclInProgress, part);
+    ncclResult_t result = ncclCommSplit(world_.get(), first_rank, rank(), part.out(), &config);
+    // NCCL 2.28 returns ncclSuccess while the split is under way, and sets `part` at its end.
+    if (result == ncclSuccess) result = ncclInProgress;
+    check(result, world_);
   }
 
   /// Waits until NCCL has taken the operation; an error, or the deadline, fails all ranks. `comm`
