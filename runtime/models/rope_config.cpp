@@ -162,9 +162,11 @@ RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
     parameters = scaling;
     key = "rope_scaling";
   }
+  const std::string_view part = "partial_rotary_factor";
+  const bool is_whole = fields.contains(part) && !fields.has(part);  // null takes the default away
   const double partial = family.overrides_part
                              ? family.default_part
-                             : fields.number("partial_rotary_factor", family.default_part);
+                             : fields.number(part, is_whole ? 1 : family.default_part);
   if (family.rotates_part) rope.partial_rotary_factor = partial;
   rope.pairs_neighbours = family.pairs_neighbours;
   RopeLengths lengths{.trained = trained_positions, .original = family.default_original};

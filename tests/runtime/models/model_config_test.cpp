@@ -183,68 +183,6 @@ BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
   BOOST_TEST(glm.rope.pairs_neighbours);
   BOOST_TEST(glm.rope.rotary_dim(glm.head_dim) == 64);
   BOOST_TEST(glm.attention_bias);
-  const ModelConfig moe = parsed(llama("", qwen));
-  BOOST_TEST(moe.experts->num_experts == 128);
-  BOOST_TEST(moe.experts->num_chosen == 8);
-  BOOST_TEST(moe.experts->intermediate_size == 768);
-  BOOST_TEST(!moe.experts->normalises_weights);
-  BOOST_TEST(moe.head_dim == 16);
-  BOOST_TEST((moe.experts->layers == Layers(4, true)));
-  BOOST_TEST((parsed(llama(R"("mlp_only_layers":[0,2])", qwen)).experts->layers ==
-              Layers{false, true, false, true}));
-  BOOST_TEST(
-      (parsed(llama(R"("mlp_only_layers":[1],"decoder_sparse_step":2)", qwen)).experts->layers ==
-       Layers{false, false, false, true}));
-  BOOST_TEST(parsed(llama(R"("use_sliding_window":true,"max_window_layers":3)", qwen))
-                 .sliding_windows.front() == 4096);
-  // Row-parallel layers are cut as the smaller of the sizes allows.
-  BOOST_TEST(parsed(llama(R"("moe_intermediate_size":66)", qwen)).canonical_shards() == 2);
-  BOOST_TEST(parsed(llama("", "Qwen3ForCausalLM")).canonical_shards() == 4);
-}
-
-BOOST_AUTO_TEST_CASE(state_spaces_are_read_also_where_python_wrote_infinity) {
-  const auto mamba = [](const std::string& fields) {
-    return R"({"architectures":["Mamba2ForCausalLM"],"model_type":"mamba2","hidden_size":64,)"
-           R"("num_hidden_layers":2,"vocab_size":99,"head_dim":16,"state_size":16,)"
-           R"("note":"a \" Infinity",)" +
-           fields + "}";
-  };
-  const ModelConfig config =
-      parsed(mamba(R"("num_heads":8,"n_groups":2,"time_step_limit":[0.5, Infinity])"));
-  BOOST_REQUIRE(config.state_space.has_value());
-  BOOST_TEST(config.state_space->min_dt == 0.5f);
-  BOOST_TEST(std::isinf(config.state_space->max_dt));
-  BOOST_TEST(config.state_space->num_groups == 2);
-  BOOST_TEST(config.canonical_shards() == 4);
-  const ModelConfig tagged =
-      parsed(mamba(R"("num_heads":8,"n_groups":8,"time_step_limit":[0,{"__float__":"Infinity"}])"));
-  BOOST_TEST(std::isinf(tagged.state_space->max_dt));
-  for (const std::string fields : {R"("num_heads":4,"n_groups":1)", R"("num_heads":8,"n_groups":3)",
-                                   R"("num_heads":8,"n_groups":2,"conv_kernel":9)",
-                                   R"("num_heads":8,"n_groups":2,"time_step_limit":[1])"})
-    BOOST_TEST(!parse_model_config(mamba(fields)).ok(), fields);
-}
-
-BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
-  const ModelConfig gemma = parsed(llama("", "Gemma2ForCausalLM"));
-  BOOST_TEST(gemma.attention_softcap == 50);
-  BOOST_TEST(gemma.logit_softcap == 30);
-  BOOST_TEST(gemma.embedding_scale == 8);
-  BOOST_TEST(gemma.sliding_windows == (std::vector<std::int32_t>{4096, 0, 4096, 0}));
-  BOOST_TEST(
-      parsed(llama(R"("attn_logit_softcapping":null)", "Gemma2ForCausalLM")).attention_softcap ==
-      0);
-  const ModelConfig granite =
-      parsed(llama(R"("residual_multiplier":0.25,"logits_scaling":4)", "GraniteForCausalLM"));
-  BOOST_TEST(granite.residual_scale == 0.25f);
-  BOOST_TEST(granite.logit_scale == 0.25f);
-  BOOST_TEST(granite.attention_scale == 1);
-  BOOST_TEST((parsed(llama("", "SmolLM3ForCausalLM")).is_unrotated ==
-              std::vector<bool>{false, false, false, true}));
-  const ModelConfig glm = parsed(llama("", "Glm4ForCausalLM"));
-  BOOST_TEST(glm.rope.pairs_neighbours);
-  BOOST_TEST(glm.rope.rotary_dim(glm.head_dim) == 64);
-  BOOST_TEST(glm.attention_bias);
   const ModelConfig whole = parsed(llama(R"("partial_rotary_factor":null)", "Glm4ForCausalLM"));
   BOOST_TEST(whole.rope.rotary_dim(whole.head_dim) == 128);
   const ModelConfig moe =
