@@ -391,6 +391,43 @@ BOOST_AUTO_TEST_CASE(an_encoder_that_is_a_decoder_is_refused) {
   BOOST_TEST(parse_model_config(llama(R"("is_decoder":false)", "BertModel")).ok());
 }
 
+BOOST_AUTO_TEST_CASE(a_classifier_names_what_makes_probabilities_of_its_logits) {
+  using enum ClassActivation;
+  const std::string name = "BertForSequenceClassification";
+  const auto activations = [&](const std::string& fields) {
+    const ModelConfig config = parsed(llama(fields, name));
+    return std::pair(config.class_activation, config.score_activation);
+  };
+  const std::string one = R"("num_labels":1,)";
+  const std::string identity = R"("torch.nn.modules.linear.Identity")";
+  BOOST_CHECK(activations(R"("num_labels":1)") == std::pair(kSigmoid, kSigmoid));
+  BOOST_CHECK(activations("") == std::pair(kSoftmax, kSoftmax));
+  BOOST_CHECK(activations(R"("problem_type":"multi_label_classification")") ==
+              std::pair(kSigmoid, kSoftmax));
+  BOOST_CHECK(activations(one + R"("problem_type":"regression")") == std::pair(kNone, kSigmoid));
+  BOOST_CHECK(activations(one + R"("sbert_ce_default_activation_function":)" + identity) ==
+              std::pair(kSigmoid, kNone));
+  const std::string nested = R"("sentence_transformers":{"activation_fn":)";
+  BOOST_CHECK(activations(one + nested + identity + R"(,"version":"4.0.1"})") ==
+              std::pair(kSigmoid, kNone));
+  // The newer place decides.
+  BOOST_CHECK(activations(one + R"("sbert_ce_default_activation_function":)" + identity + "," +
+                          nested + R"("torch.nn.modules.activation.Sigmoid"})") ==
+              std::pair(kSigmoid, kSigmoid));
+
+  const std::pair<std::string, std::string> refused[] = {
+      {R"("problem_type":"ranking")", "problem_type ranking is not supported"},
+      {R"("sbert_ce_default_activation_function":"torch.nn.modules.activation.Tanh")",
+       "sbert_ce_default_activation_function torch.nn.modules.activation.Tanh is not supported"},
+      {nested + R"("Tanh"})", "sentence_transformers: activation_fn Tanh is not supported"},
+      {nested + "1}", "sentence_transformers: activation_fn is not a string"}};
+  for (const auto& [fields, reason] : refused) {
+    const auto config = parse_model_config(llama(fields, name));
+    BOOST_REQUIRE_MESSAGE(!config.ok(), fields);
+    BOOST_TEST(config.error().message.find(reason) != std::string::npos, config.error().message);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_field_may_have_the_other_of_its_two_names) {
   const auto whisper = [](const std::string& fields) {
     return R"({"architectures":["WhisperForConditionalGeneration"],"d_model":48,)" + fields + "}";
