@@ -305,6 +305,8 @@ def changed_fields(config, known):
         if isinstance(config.get(name), dict):
             for inner, changed in changed_fields(config[name], known.get(name) or {}):
                 yield f"{name}.{inner}", config | {name: changed}
+            if name.endswith("_config"):
+                continue  # the whole one's default is of a large model
         if name in config:
             yield name, {key: config[key] for key in config if key != name}
         for other in other_values(value):

@@ -200,7 +200,8 @@ def add_adapter(checkpoint, random):
     folder = checkpoint.folder / "adapter"
     adapted.save_pretrained(folder)
     model_type = checkpoint.model.config.model_type
-    has_patterns = "rank_pattern" in fields or "alpha_pattern" in fields
+    saved = json.loads((folder / "adapter_config.json").read_text())  # PEFT writes patterns of its own, too
+    has_patterns = saved["rank_pattern"] or saved["alpha_pattern"]
     if model_type not in ("gpt_oss", "llama4_text") and not has_patterns and random.random() < 0.5:
         name_experts(folder, adapted, model_type)
     checkpoint.model = adapted.eval()
