@@ -57,8 +57,7 @@ double number_or(ConfigFields& scaling, std::string_view key, double otherwise) 
 void parse_yarn(ConfigFields& scaling, RopeConfig& rope) {
   rope.beta_fast = number_or(scaling, "beta_fast", 32);
   rope.beta_slow = number_or(scaling, "beta_slow", 1);
-  // Null is false, absent is true.
-  rope.truncate = scaling.boolean("truncate", !scaling.contains("truncate"));
+  rope.truncate = scaling.true_unless_null("truncate");
   rope.attention_factor = yarn_attention_factor(scaling, rope.factor);
   if (!(rope.beta_fast > 0 && rope.beta_slow > 0))
     scaling.fail(ErrorCode::kCorrupt, "beta_fast and beta_slow are not positive");

@@ -163,6 +163,29 @@ BOOST_AUTO_TEST_CASE(state_spaces_are_read_also_where_python_wrote_infinity) {
     BOOST_TEST(!parse_model_config(mamba(fields)).ok(), fields);
 }
 
+BOOST_AUTO_TEST_CASE(null_takes_away_what_is_true_by_default) {
+  const auto deepseek = [](std::string fields) {
+    fields = R"("num_key_value_heads":4,"n_group":8)" + fields;
+    return parsed(R"({"architectures":["DeepseekV3ForCausalLM"],"hidden_size":64,
+        "num_hidden_layers":4,"num_attention_heads":4,"vocab_size":100,)" +
+                  fields + "}");
+  };
+  const auto falcon = [](const std::string& fields) {
+    return parsed(llama(R"("mamba_n_heads":8,"mamba_d_head":16,"mamba_d_ssm":128)" + fields,
+                        "FalconH1ForCausalLM"));
+  };
+  BOOST_TEST(deepseek("").rope.pairs_neighbours);
+  BOOST_TEST(deepseek("").experts->normalises_weights);
+  BOOST_TEST(falcon("").state_space->conv_bias);
+  BOOST_TEST(falcon("").state_space->norm_before_gate);
+  const ModelConfig nulls = deepseek(R"(,"rope_interleave":null,"norm_topk_prob":null)");
+  BOOST_TEST(!nulls.rope.pairs_neighbours);
+  BOOST_TEST(!nulls.experts->normalises_weights);
+  const ModelConfig states = falcon(R"(,"mamba_conv_bias":null,"mamba_norm_before_gate":null)");
+  BOOST_TEST(!states.state_space->conv_bias);
+  BOOST_TEST(!states.state_space->norm_before_gate);
+}
+
 BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
   const ModelConfig gemma = parsed(llama("", "Gemma2ForCausalLM"));
   BOOST_TEST(gemma.attention_softcap == 50);
