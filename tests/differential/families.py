@@ -65,8 +65,8 @@ def scaled_rope(random, kind, rotated, positions):
         if random.random() < 0.3:
             scaling |= dict(mscale=random.choice((1.0, 0.7, 0)), mscale_all_dim=random.choice((1.0, 0.5, 0)))
     if kind == "longrope":
-        scaling = dict(short_factor=[random.choice((1.0, 1.1, 1.5)) for _ in range(rotated // 2)],
-                       long_factor=[random.choice((1.0, 2.0, 5.5)) for _ in range(rotated // 2)],
+        scaling = dict(short_factor=[random.choice((1.0, 1.1, 1.5)) for _ in range((rotated + 1) // 2)],
+                       long_factor=[random.choice((1.0, 2.0, 5.5)) for _ in range((rotated + 1) // 2)],
                        original_max_position_embeddings=random.choice((4, positions)))
         maybe(random, scaling, factor=(2.0, 8.0), attention_factor=(1.1, 0.9, None))
     return scaling
