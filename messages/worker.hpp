@@ -150,12 +150,13 @@ struct PoolerConfig {
   bool whole_texts = false;  ///< no chunked prefill: a text is one step
   /// The class names of a classifier, which computes one logit for each. Otherwise empty.
   std::vector<std::string> labels;
-  ClassActivation activation = ClassActivation::kNone;  ///< unless overridden by a request
+  ClassActivation activation = ClassActivation::kNone;        ///< unless overridden by a request
+  ClassActivation score_activation = ClassActivation::kNone;  ///< the same, of pairs' scores
   bool operator==(const PoolerConfig&) const = default;
 
   [[nodiscard]] bool classifies() const noexcept { return !labels.empty(); }
 };
-TROUPE_MESSAGE(PoolerConfig, type, normalize, whole_texts, labels, activation)
+TROUPE_MESSAGE(PoolerConfig, type, normalize, whole_texts, labels, activation, score_activation)
 
 /// Where a rank runs.
 struct RankPlacement {

@@ -164,6 +164,16 @@ void refuse_template_fields(const JsonFields& fields) {
     fields.fail(unsupported("chat_template_kwargs", "chat_template_kwargs." + *name));
 }
 
+/// What /score and /rerank have in common.
+void read_scoring(const JsonFields& fields, const ServerDefaults& defaults,
+                  PoolingRequest& request) {
+  read_common(fields, defaults, request);
+  refuse_template_fields(fields);
+  request.pooling->normalize = true;
+  request.pooling->activation = defaults.pooler.score_activation;
+  read_activation(fields, request);
+}
+
 /// The first of each pair is a query: the only one, or one for each document.
 void add_pairs(const JsonFields& fields, const std::vector<std::string>& queries,
                const std::vector<std::string>& documents, PoolingRequest& request) {
@@ -233,9 +243,7 @@ Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDe
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   PoolingRequest request;
   request.api = &kScores;
-  read_common(fields, defaults, request);
-  refuse_template_fields(fields);
-  request.pooling->normalize = true;
+  read_scoring(fields, defaults, request);
   std::vector<std::string> queries = read_texts(fields, {"queries", "data_1", "text_1"});
   std::vector<std::string> documents =
       read_texts(fields, {"documents", "items", "data_2", "text_2"});
@@ -244,7 +252,6 @@ Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDe
     fields.wrong_value("text_1", "there are " + std::to_string(queries.size()) + " and " +
                                      std::to_string(documents.size()) +
                                      " texts: input lengths must be 1:1, 1:N or N:N");
-  read_activation(fields, request);
   RETURN_IF_ERROR(fields.result());
   if (request.pooling->classifies) {
     add_pairs(fields, queries, documents, request);
@@ -259,12 +266,9 @@ Result<PoolingRequest> parse_rerank_request(std::string_view body, const ServerD
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   PoolingRequest request;
   request.api = &kRerank;
-  read_common(fields, defaults, request);
-  refuse_template_fields(fields);
-  request.pooling->normalize = true;
+  read_scoring(fields, defaults, request);
   request.num_queries = 1;
   fields.require("query");
-  read_activation(fields, request);
   const std::string query = fields.text("query").value_or("");
   request.documents = read_documents(fields);
   request.max_results = request.documents.size();

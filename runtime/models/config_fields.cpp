@@ -117,6 +117,8 @@ bool ConfigFields::boolean(std::string_view key, bool otherwise) {
   return found->get<bool>();
 }
 
+bool ConfigFields::true_unless_null(std::string_view key) { return boolean(key, !contains(key)); }
+
 std::string ConfigFields::text(std::string_view key, std::string_view otherwise) {
   const json* found = value(key);
   if (found == nullptr) return std::string(otherwise);

@@ -39,6 +39,8 @@ class ConfigFields {
   /// Without a default the key must be there.
   [[nodiscard]] double number(std::string_view key, std::optional<double> otherwise);
   [[nodiscard]] bool boolean(std::string_view key, bool otherwise);
+  /// True if absent, but null is false: as in transformers, where its class takes null.
+  [[nodiscard]] bool true_unless_null(std::string_view key);
   [[nodiscard]] std::string text(std::string_view key, std::string_view otherwise);
   [[nodiscard]] std::vector<std::string> texts(std::string_view key);
   /// Empty if absent. Infinity may be among them.

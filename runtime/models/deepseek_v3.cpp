@@ -67,7 +67,7 @@ ExpertsConfig read_routing(ConfigFields& text, const ModelConfig& config) {
   experts.intermediate_size = text.integer("moe_intermediate_size", 2048, 1, kMaxConfigSize);
   experts.shared_size = experts.intermediate_size * text.integer("n_shared_experts", 1, 0, 1024);
   experts.is_sigmoid = true;
-  experts.normalises_weights = text.boolean("norm_topk_prob", true);
+  experts.normalises_weights = text.true_unless_null("norm_topk_prob");
   experts.weight_scale = static_cast<float>(text.number("routed_scaling_factor", 2.5));
   experts.num_groups = text.integer("n_group", 8, 1, kMaxExpertGroups);
   experts.num_chosen_groups = text.integer("topk_group", 4, 1, kMaxExpertGroups);
@@ -106,7 +106,7 @@ void read_deepseek_v3_config(ConfigFields& text, bool is_gguf, ModelConfig& conf
   expect<std::int64_t>(text, "num_key_value_heads", config.num_kv_heads, config.num_heads);
   config.latent = read_latent(text);
   config.head_dim = config.latent->rotary_dim;
-  read_shared_rope(text, is_gguf, {.pairs_neighbours = text.boolean("rope_interleave", true)},
+  read_shared_rope(text, is_gguf, {.pairs_neighbours = text.true_unless_null("rope_interleave")},
                    config);
   set_no_windows(text, config);
   const auto query_dim = static_cast<double>(config.latent->plain_dim + config.latent->rotary_dim);

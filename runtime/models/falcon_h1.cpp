@@ -70,7 +70,7 @@ void read_falcon_h1_config(ConfigFields& text, bool is_gguf, ModelConfig& config
       text, {}, has_no_size ? expanded : text.integer("mamba_d_ssm", 1024, 1, kMaxConfigSize));
   states.out_bias = text.boolean("projectors_bias", false);
   states.has_norm = text.boolean("mamba_rms_norm", false);
-  states.norm_before_gate = text.boolean("mamba_norm_before_gate", true);
+  states.norm_before_gate = text.true_unless_null("mamba_norm_before_gate");
   states.norm_eps = config.rms_norm_eps;
   states.multipliers = read_multipliers(text, "ssm_multipliers", 5);
   states.layers.assign(static_cast<std::size_t>(config.num_layers), true);

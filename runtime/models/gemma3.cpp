@@ -90,8 +90,7 @@ void read_config_with_vision(ConfigFields& text, bool is_gguf, ModelConfig& conf
 void read_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) {
   config.vision = read_siglip_config(vision);
   const auto token = [&](const std::string& name, std::int64_t otherwise) {
-    return static_cast<TokenId>(
-        root.integer_of(name + "_index", name + "_id", otherwise, 0, config.vocab_size - 1));
+    return read_token(root, name, otherwise, config.vocab_size);
   };
   config.image_tokens = {.marks = ImageTokens::Marks{.begin = token("boi_token", 255999),
                                                      .end = token("eoi_token", 256000)},

@@ -56,16 +56,6 @@ bool read_skips_first(ConfigFields& root) {
   return strategy == "default";
 }
 
-TokenId read_image_token(ConfigFields& root, std::int64_t vocab_size) {
-  const std::int64_t id =
-      root.integer_of("image_token_id", "image_token_index", 32000, 0, INT32_MAX);
-  if (id >= vocab_size)
-    root.fail(ErrorCode::kCorrupt, "image_token_index is " + std::to_string(id) +
-                                       ", the vocabulary has " + std::to_string(vocab_size) +
-                                       " tokens");
-  return static_cast<TokenId>(id);
-}
-
 void read_llava_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) {
   const bool is_siglip = vision.text("model_type", "") == "siglip_vision_model";
   VisionConfig& encoder =
@@ -75,7 +65,7 @@ void read_llava_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& co
   config.projector = {.activation = read_gelu(root, "projector_hidden_act", "gelu"),
                       .has_bias = root.boolean("multimodal_projector_bias", true)};
   config.image_tokens = {.marks = std::nullopt,
-                         .soft = read_image_token(root, config.vocab_size),
+                         .soft = read_token(root, "image_token", 32000, config.vocab_size),
                          .per_image = encoder.num_rows() - (read_skips_first(root) ? 1 : 0)};
   if (config.image_tokens->per_image == 0)
     root.fail(ErrorCode::kUnsupported,

@@ -36,6 +36,40 @@ std::optional<ModelTask> task_of(std::string_view name, const RegisteredArchitec
   return std::nullopt;
 }
 
+/// What turns the logits of so many classes into probabilities, unless something else is said.
+ClassActivation probabilities_of(const std::vector<std::string>& labels) {
+  return labels.size() == 1 ? ClassActivation::kSigmoid : ClassActivation::kSoftmax;
+}
+
+/// problem_type, which transformers and vLLM read alike.
+ClassActivation read_class_activation(ConfigFields& root, const std::vector<std::string>& labels) {
+  const std::string type = root.text("problem_type", "single_label_classification");
+  if (type == "regression") return ClassActivation::kNone;
+  if (type == "multi_label_classification") return ClassActivation::kSigmoid;
+  if (type != "single_label_classification")
+    root.fail(ErrorCode::kUnsupported, "problem_type " + type + " is not supported");
+  return probabilities_of(labels);
+}
+
+/// What sentence-transformers writes for a cross-encoder, in the newer or the older of its places,
+/// with vLLM's meaning.
+ClassActivation read_score_activation(ConfigFields& root, const std::vector<std::string>& labels) {
+  std::string key = "sbert_ce_default_activation_function";
+  std::string name = root.text(key, "");
+  if (const json* const nested = root.object("sentence_transformers")) {
+    ConfigFields fields(*nested, root.where() + ": sentence_transformers");
+    if (fields.has("activation_fn")) key = "sentence_transformers: activation_fn";
+    name = fields.text("activation_fn", name);
+    if (fields.error()) root.fail(ErrorCode::kCorrupt, key + " is not a string");
+  }
+  if (name == "torch.nn.modules.linear.Identity") return ClassActivation::kNone;
+  if (!name.empty() && name != "torch.nn.modules.activation.Sigmoid" &&
+      name != "torch.nn.modules.activation.Softmax")
+    root.fail(ErrorCode::kUnsupported,
+              key + " " + name + " is not supported, only Identity, Sigmoid and Softmax of torch");
+  return probabilities_of(labels);
+}
+
 /// The classes of a classifier, as transformers reads them.
 void read_labels(ConfigFields& root, ModelConfig& config) {
   constexpr std::int64_t kMaxLabels = 1 << 16;
@@ -48,8 +82,8 @@ void read_labels(ConfigFields& root, ModelConfig& config) {
     const auto named = names == nullptr ? json() : names->value(id, json());
     config.labels.push_back(named.is_string() ? named.get<std::string>() : "LABEL_" + id);
   }
-  config.has_many_labels =
-      root.text("problem_type", "single_label_classification") == "multi_label_classification";
+  config.class_activation = read_class_activation(root, config.labels);
+  config.score_activation = read_score_activation(root, config.labels);
 }
 
 /// The first architecture of that list that is supported.

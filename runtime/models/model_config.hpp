@@ -13,6 +13,7 @@
 #include "kernels/ops.hpp"
 #include "messages/cache.hpp"
 #include "messages/ids.hpp"
+#include "messages/request.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/models/quantization_config.hpp"
 
@@ -197,7 +198,8 @@ struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
   ModelTask task = ModelTask::kDefault;
   std::vector<std::string> labels;  ///< of the classes, where the task is to classify
-  bool has_many_labels = false;     ///< several may be right at once
+  ClassActivation class_activation = ClassActivation::kNone;
+  ClassActivation score_activation = ClassActivation::kNone;  ///< where a pair is scored
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
   std::int64_t num_layers = 0;

@@ -139,9 +139,8 @@ Result<PoolerConfig> classifier_config(const ModelConfig& config, std::string_vi
                       .normalize = false,
                       .whole_texts = is_encoder,
                       .labels = config.labels,
-                      .activation = config.labels.size() == 1 || config.has_many_labels
-                                        ? ClassActivation::kSigmoid
-                                        : ClassActivation::kSoftmax};
+                      .activation = config.class_activation,
+                      .score_activation = config.score_activation};
   if (override_json.empty()) return pooler;
   const PoolingType own_type = pooler.type;
   pooler.normalize = true;
@@ -150,7 +149,7 @@ Result<PoolerConfig> classifier_config(const ModelConfig& config, std::string_vi
     return invalid_argument(
         "pooler-config: pooling_type of this classifier is " + std::string(to_string(own_type)),
         "pooler-config");
-  if (!pooler.normalize) pooler.activation = ClassActivation::kNone;
+  if (!pooler.normalize) pooler.activation = pooler.score_activation = ClassActivation::kNone;
   pooler.normalize = false;
   return pooler;
 }

@@ -57,8 +57,7 @@ double number_or(ConfigFields& scaling, std::string_view key, double otherwise) 
 void parse_yarn(ConfigFields& scaling, RopeConfig& rope) {
   rope.beta_fast = number_or(scaling, "beta_fast", 32);
   rope.beta_slow = number_or(scaling, "beta_slow", 1);
-  // Null is false, absent is true.
-  rope.truncate = scaling.boolean("truncate", !scaling.contains("truncate"));
+  rope.truncate = scaling.true_unless_null("truncate");
   rope.attention_factor = yarn_attention_factor(scaling, rope.factor);
   if (!(rope.beta_fast > 0 && rope.beta_slow > 0))
     scaling.fail(ErrorCode::kCorrupt, "beta_fast and beta_slow are not positive");
@@ -162,9 +161,11 @@ RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
     parameters = scaling;
     key = "rope_scaling";
   }
+  const std::string_view part = "partial_rotary_factor";
+  const bool is_whole = fields.contains(part) && !fields.has(part);  // null takes the default away
   const double partial = family.overrides_part
                              ? family.default_part
-                             : fields.number("partial_rotary_factor", family.default_part);
+                             : fields.number(part, is_whole ? 1 : family.default_part);
   if (family.rotates_part) rope.partial_rotary_factor = partial;
   rope.pairs_neighbours = family.pairs_neighbours;
   RopeLengths lengths{.trained = trained_positions, .original = family.default_original};

@@ -50,7 +50,7 @@ StateSpaceConfig read_state_space(ConfigFields& text, const StateSpaceKeys& keys
   states.state_size = text.integer(keys.state_size, keys.default_state_size, 1, kMaxConfigSize);
   states.num_groups = text.integer(keys.num_groups, keys.default_groups, 1, kMaxConfigSize);
   states.conv_width = text.integer(keys.conv_width, 4, 1, kMaxConfigSize);
-  states.conv_bias = text.boolean(keys.conv_bias, true);
+  states.conv_bias = text.true_unless_null(keys.conv_bias);
   states.in_bias = text.boolean(keys.bias, false);
   states.out_bias = states.in_bias;
   read_time_step_limit(text, states);

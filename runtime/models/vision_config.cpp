@@ -73,6 +73,16 @@ Gelu read_gelu(ConfigFields& fields, std::string_view key, std::string_view othe
   return Gelu::kErf;
 }
 
+TokenId read_token(ConfigFields& root, const std::string& name, std::int64_t otherwise,
+                   std::int64_t vocab_size) {
+  const std::int64_t id = root.integer_of(name + "_id", name + "_index", otherwise, 0, INT32_MAX);
+  if (id >= vocab_size)
+    root.fail(ErrorCode::kCorrupt, name + "_index is " + std::to_string(id) +
+                                       ", the vocabulary has " + std::to_string(vocab_size) +
+                                       " tokens");
+  return static_cast<TokenId>(id);
+}
+
 VisionConfig read_siglip_config(ConfigFields& fields) {
   return read_vision_fields(fields, {.model_type = "siglip_vision_model",
                                      .patch_size = 16,

@@ -2,6 +2,8 @@
 // The configurations of vision transformers (VisionConfig), for the readers of models that have
 // one.
 
+#include <string>
+
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/model_config.hpp"
 
@@ -18,5 +20,9 @@ namespace troupe {
 /// An activation by one of its names in transformers.
 [[nodiscard]] Gelu read_gelu(ConfigFields& fields, std::string_view key,
                              std::string_view otherwise);
+
+/// The id that `name` has, with "_id" or "_index" behind it, of a vocabulary of so many tokens.
+[[nodiscard]] TokenId read_token(ConfigFields& root, const std::string& name,
+                                 std::int64_t otherwise, std::int64_t vocab_size);
 
 }  // namespace troupe

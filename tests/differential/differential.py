@@ -6,7 +6,8 @@
 The family "adapters" is of random LoRA adapters on random models of other families, against PEFT; "damaged" has a
 tensor that is missing or of another shape, which the error must name with its file and both shapes. With --gguf, each
 checkpoint is a GGUF file, which llama.cpp's converter writes (gguf_files.py). With --fields, one configuration of each
-family, and each field that its class has in transformers: alone null, absent and with other values.
+family, and each field that its class has in transformers, also inside of nested objects: alone null, absent and with
+other values. Those are printed that are refused although transformers computes the same as without the change.
 
 Of each configuration a random checkpoint is written, and answered by build/release/tests/answer_models (or
 $TROUPE_ANSWER_MODELS). Troupe continues a few prompts greedily; transformers reads prompt and continuation at once. All
@@ -38,9 +39,9 @@ TOLERANCE = 1e-3
 ROUNDING_FACTOR = 4  # of what float64 changes in transformers' rows, where that is much
 LENGTHS, OUTPUTS = (1, 6, 19, 45), 8
 LONG_SHARE, LONG = 0.25, 330  # of the cases, whose last prompt has so many tokens if the model takes them
+SHORT = ("whisper", "bert", "roberta", "classifier", "gemma3", "llava")  # images come on top
 MAX_DRAWS = 200
 FOREIGN_SHARE = 0.3  # of the cases
-NESTED = ("whisper", "gemma3", "llava")  # fields of several configurations
 UNCHANGED = {"architectures", "model_type", "vocab_size", "num_hidden_layers", "bos_token_id", "pad_token_id", "id2label",
              "label2id", "dtype", "output_attentions", "output_hidden_states", "return_dict"}  # of --fields
 ADAPTERS = "adapters"  # on any of ADAPTED, with PEFT
@@ -121,19 +122,23 @@ class Case:
             shortest = 5
         limit = text.vocab_size - (1 if self.family in ("gemma3", "llava") else 0)
         lengths = [max(length, shortest) for length in LENGTHS]
-        may_be_long = not self.is_dynamic and self.family not in ("whisper", "bert", "gemma3", "llava")  # images come on top
+        may_be_long = not self.is_dynamic and self.family not in SHORT
         if chance.random() < LONG_SHARE and may_be_long:
             longest = getattr(text, "max_position_embeddings", None) or LONG + OUTPUTS
             lengths[-1] = max(min(LONG, longest - OUTPUTS), lengths[-1])
-        self.prompts = [[chance.randrange(limit) for _ in range(length)] for length in lengths]
+        # Of these, transformers takes the token that pads for none of the text.
+        padding = text.pad_token_id if self.family in ("roberta", "classifier") else None
+        known = [token for token in range(limit) if token != padding]
+        self.prompts = [[chance.choice(known) for _ in range(length)] for length in lengths]
         self.inputs = [{} for _ in self.prompts]
         self.items = None
+        self.normalises = False
         if self.family == "whisper":
             self.add_sounds(chance)
         elif self.family in ("gemma3", "llava"):
             self.add_images(chance)
-        elif self.family in ("bert", "qwen3_embedding"):
-            self.pooling = chance.choice(("cls", "mean", "last") if self.family == "bert" else ("last",))
+        elif self.family in ("bert", "roberta", "qwen3_embedding"):
+            self.pooling = chance.choice(("last",) if self.family == "qwen3_embedding" else ("cls", "mean", "last"))
             self.normalises = chance.random() < 0.7
             self.checkpoint.add_pooling(self.pooling, self.normalises)
 
@@ -174,6 +179,8 @@ class Case:
                 inputs["pixel_values"] = torch.stack(images)
 
     def reference_rows(self, texts):
+        if self.family == "classifier":
+            return [reference.classes(self.checkpoint.model, text) for text in texts]
         if hasattr(self, "pooling"):
             return [reference.embedding(self.checkpoint.model, text, self.pooling, self.normalises) for text in texts]
         rows = []
@@ -187,9 +194,12 @@ class Case:
     def difference(self, answer):
         """Empty: there is none."""
         if "embeddings" in answer:
-            return worst([abs(expected - torch.nn.functional.normalize(torch.tensor(found), dim=0)
-                              if self.normalises else expected - torch.tensor(found))
-                          for expected, found in zip(self.expected, answer["embeddings"])])
+            found = [torch.tensor(each) for each in answer["embeddings"]]
+            if self.normalises:
+                found = [torch.nn.functional.normalize(each, dim=0) for each in found]
+            if any(each.shape != expected.shape for each, expected in zip(found, self.expected)):
+                return f"{len(found[0])} numbers, expected {len(self.expected[0])}"
+            return worst([abs(expected - each) for expected, each in zip(self.expected, found)])
         if self.family in ("gemma3", "llava"):  # to transformers an image's token stands for an image
             for tokens in answer["tokens"]:
                 if self.config.image_token_id in tokens:
@@ -253,7 +263,7 @@ class FieldCase(Case):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         chance = random.Random(f"{seed} {family}")
-        self.checkpoint = reference.Checkpoint(folder, config, chance)
+        self.checkpoint = reference.Checkpoint(folder, config, chance, as_given=True)
         self.draw_prompts(chance)
         self.expected = self.reference_rows([[*prompt] for prompt in self.prompts])
         if not all(bool(torch.isfinite(rows).all()) for rows in self.expected):
@@ -267,6 +277,11 @@ class FieldCase(Case):
         reason = answer.get("error") or self.difference(answer)
         return ("different" if reason else "equal"), reason
 
+    def equals(self, other):
+        """Whether transformers computes the same."""
+        return all(mine.shape == others.shape and float(abs(mine - others).max()) <= TOLERANCE
+                   for mine, others in zip(self.expected, other.expected))
+
 
 def other_values(value):
     if isinstance(value, bool):
@@ -277,14 +292,21 @@ def other_values(value):
         return None, 1.7 * value + 0.01, 0.3 * value, 0.0
     if isinstance(value, str):
         return None, "relu", "gelu", "silu", "gelu_pytorch_tanh"
+    if isinstance(value, list):
+        return None, value[:-1], value[::-1]
     return (None,) if value is not None else (True, False, 2, 0.7, 8)
 
 
 def changed_fields(config, known):
     """The configuration with one field changed, for each field and each value."""
-    for name, value in sorted(known.items()):
+    for name, value in sorted((config | known).items()):
         if name in UNCHANGED:
             continue
+        if isinstance(config.get(name), dict):
+            for inner, changed in changed_fields(config[name], known.get(name) or {}):
+                yield f"{name}.{inner}", config | {name: changed}
+            if name.endswith("_config"):
+                continue  # the whole one's default is of a large model
         if name in config:
             yield name, {key: config[key] for key in config if key != name}
         for other in other_values(value):
@@ -297,17 +319,17 @@ def run_fields(family, arguments, answers, folder):
     for _ in range(MAX_DRAWS):
         config = FAMILIES[family](chance)
         try:
-            case = FieldCase(family, config, arguments.seed, folder)
+            given = FieldCase(family, config, arguments.seed, folder)
         except Exception:  # whatever transformers says of a configuration
             continue
-        rope = getattr(case.config, "rope_parameters", None) or {}
+        rope = getattr(given.config.get_text_config(), "rope_parameters", None) or {}
         # With either, transformers' rows depend on the length of the text.
-        if rope.get("rope_type") not in ("dynamic", "longrope") and case.outcome(answers)[0] == "equal":
+        if rope.get("rope_type") not in ("dynamic", "longrope") and given.outcome(answers)[0] == "equal":
             break
     else:
         raise SystemExit(f"{family}: none of {MAX_DRAWS} configurations is equal")
     counts = collections.Counter()
-    for name, changed in changed_fields(config, case.config.to_dict()):
+    for name, changed in changed_fields(config, given.config.to_dict()):
         try:
             case = FieldCase(family, changed, arguments.seed, folder)
             kind, reason = case.outcome(answers)
@@ -316,6 +338,8 @@ def run_fields(family, arguments, answers, folder):
         counts[kind] += 1
         if kind == "different":
             print(f"{family} {name}: {reason}\n  {json.dumps(changed)}", flush=True)
+        if kind == "refused" and case.equals(given):
+            print(f"{family} {name}: refused, and is the same: {kind_of_refusal(reason)}", flush=True)
     return counts
 
 
@@ -381,7 +405,7 @@ def main():
     arguments = parser.parse_args()
     known = list(gguf_files.FAMILIES) if arguments.gguf else [*FAMILIES, PACKED, ADAPTERS, DAMAGED]
     if arguments.fields:
-        known = [family for family in FAMILIES if family not in NESTED]
+        known = list(FAMILIES)
     if arguments.gguf and gguf_files.SOURCE is None:
         parser.error("--gguf: LLAMA_CPP does not name llama.cpp's source")
     unknown = set(arguments.families) - set(known)

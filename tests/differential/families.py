@@ -65,8 +65,8 @@ def scaled_rope(random, kind, rotated, positions):
         if random.random() < 0.3:
             scaling |= dict(mscale=random.choice((1.0, 0.7, 0)), mscale_all_dim=random.choice((1.0, 0.5, 0)))
     if kind == "longrope":
-        scaling = dict(short_factor=[random.choice((1.0, 1.1, 1.5)) for _ in range(rotated // 2)],
-                       long_factor=[random.choice((1.0, 2.0, 5.5)) for _ in range(rotated // 2)],
+        scaling = dict(short_factor=[random.choice((1.0, 1.1, 1.5)) for _ in range((rotated + 1) // 2)],
+                       long_factor=[random.choice((1.0, 2.0, 5.5)) for _ in range((rotated + 1) // 2)],
                        original_max_position_embeddings=random.choice((4, positions)))
         maybe(random, scaling, factor=(2.0, 8.0), attention_factor=(1.1, 0.9, None))
     return scaling
@@ -402,6 +402,29 @@ def bert(random):
     return fields
 
 
+def roberta(random):
+    name, kind = random.choice((("Roberta", "roberta"), ("XLMRoberta", "xlm-roberta")))
+    fields = bert(random) | dict(architectures=[name + "Model"], model_type=kind)
+    maybe(random, fields, pad_token_id=(0, 1, 3))
+    return fields
+
+
+CLASSIFIED = (bert, roberta, llama, mistral, qwen2, qwen3, gemma2, phi3, olmo2, smollm3, glm4, mixtral, qwen2_moe,
+              qwen3_moe, gpt_oss, deepseek_v3)
+
+
+def classifier(random):
+    """A head of classes on any family that has one."""
+    fields = drop_dynamic(random.choice(CLASSIFIED)(random))
+    family = fields["architectures"][0].removesuffix("ForCausalLM").removesuffix("Model")
+    fields["architectures"] = [family + "ForSequenceClassification"]
+    if random.random() < 0.6:
+        fields["id2label"] = {str(i): f"label {i}" for i in range(random.choice((1, 2, 5)))}
+    maybe(random, fields, problem_type=("single_label_classification", "multi_label_classification", "regression"),
+          classifier_dropout=(0.1,))
+    return fields
+
+
 def qwen3_embedding(random):
     fields = drop_dynamic(qwen3(random))
     fields["architectures"] = [random.choice(("Qwen3ForCausalLM", "Qwen3Model"))]
@@ -453,8 +476,8 @@ def llava(random):
 
 FAMILIES = {function.__name__: function for function in (
     llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, smollm3, glm4, mixtral, qwen2_moe,
-    qwen3_moe, llama4_text, gpt_oss, deepseek_v3, mamba2, bamba, falcon_h1, whisper, bert, qwen3_embedding, gemma3,
-    llava)}
+    qwen3_moe, llama4_text, gpt_oss, deepseek_v3, mamba2, bamba, falcon_h1, whisper, bert, roberta, classifier,
+    qwen3_embedding, gemma3, llava)}
 
 STRUCTURE = {"architectures", "model_type", "text_config", "vision_config", "rope_scaling", "rope_parameters",
              "head_dim", "max_position_embeddings"}

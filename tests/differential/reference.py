@@ -49,7 +49,7 @@ def model_class(config):
 class Checkpoint:
     """A folder with config.json and weights. Throws what transformers throws."""
 
-    def __init__(self, folder, config, random, in_one_file=False):
+    def __init__(self, folder, config, random, in_one_file=False, as_given=False):
         self.folder = pathlib.Path(folder)
         self.random = random
         self.config = config
@@ -61,7 +61,7 @@ class Checkpoint:
         shard_size = "1GB" if in_one_file else random.choice(("1GB", "20KB"))
         model.to(self.dtype).save_pretrained(self.folder, max_shard_size=shard_size)
         (self.folder / "generation_config.json").unlink(missing_ok=True)
-        if random.random() < 0.5:  # as it was given, not as transformers writes it
+        if as_given or random.random() < 0.5:  # not as transformers writes it
             (self.folder / "config.json").write_text(json.dumps(config))
         self.model = self.load()
 
@@ -200,7 +200,8 @@ def add_adapter(checkpoint, random):
     folder = checkpoint.folder / "adapter"
     adapted.save_pretrained(folder)
     model_type = checkpoint.model.config.model_type
-    has_patterns = "rank_pattern" in fields or "alpha_pattern" in fields
+    saved = json.loads((folder / "adapter_config.json").read_text())  # PEFT writes patterns of its own, too
+    has_patterns = saved["rank_pattern"] or saved["alpha_pattern"]
     if model_type not in ("gpt_oss", "llama4_text") and not has_patterns and random.random() < 0.5:
         name_experts(folder, adapted, model_type)
     checkpoint.model = adapted.eval()
@@ -213,6 +214,12 @@ def embedding(model, prompt, pooling, normalise):
         hidden = base(torch.tensor([prompt])).last_hidden_state[0]
     row = {"cls": hidden[0], "mean": hidden.mean(0), "last": hidden[-1]}[pooling]
     return torch.nn.functional.normalize(row, dim=0) if normalise else row
+
+
+def classes(model, prompt):
+    """The numbers from which probabilities are made."""
+    with torch.no_grad():
+        return model(torch.tensor([prompt])).logits[0]
 
 
 def one_by_one(model, ids):

@@ -100,8 +100,14 @@ Json answer_of(const Json& given) {
   if (driven.runner->describe().pooler.type != troupe::PoolingType::kNone)
     return embeddings_of(driven, prompts);
   const std::int32_t vocab_size = driven.runner->describe().vocab_size;
+  const std::int32_t max_model_len = driven.runner->describe().max_model_len;
   std::vector<troupe::DriverJob> jobs;
   for (const Json& prompt : prompts) {
+    // What an engine rejects.
+    if (std::ssize(prompt) + given.at("num_outputs").get<std::int32_t>() > max_model_len)
+      throw std::runtime_error("a prompt of " + std::to_string(prompt.size()) +
+                               " tokens is too long: max_model_len is " +
+                               std::to_string(max_model_len));
     troupe::DriverJob job{
         .prompt = prompt, .params = {}, .num_outputs = given.at("num_outputs"), .items = {}};
     job.params.temperature = 0;

@@ -201,12 +201,14 @@ class Classifiers(PoolingTest):
     """Of one text and of two, against transformers."""
     GOLDEN = GOLDEN.parent / "classifiers"
 
-    def classifier(self, folder, name, *options):
+    def classifier(self, folder, name, *options, config=None):
         golden = json.loads((self.GOLDEN / "golden.json").read_text())[name]
         copy = pathlib.Path(folder) / name
         shutil.copytree(self.GOLDEN / name, copy, dirs_exist_ok=True)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(GOLDEN / "models" / golden["tokenizer"] / file, copy)
+        fields = json.loads((copy / "config.json").read_text()) | (config or {})
+        (copy / "config.json").write_text(json.dumps(fields))
         return golden, Server("--model", str(copy), "--served-model-name", "demo", "--dtype", "float32", *options)
 
     def check_scores(self, server, pairs):
@@ -243,6 +245,25 @@ class Classifiers(PoolingTest):
                     self.assertIn(long["usage"]["prompt_tokens"], (128, 256))
                     code, error = self.refusal(server, "/score", text_1="birds", text_2="sleep " * 400)
                     self.assertEqual((code, "max_model_len" in error["message"]), (400, True), error)
+
+    def test_activations(self):
+        """Fields that say which: of scores sentence-transformers' or 'problem_type' of classes, neither of the other."""
+        fields = ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+                  {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"}},
+                  {"problem_type": "regression"})
+        with tempfile.TemporaryDirectory() as folder:
+            for each in fields:
+                golden, server = self.classifier(folder, "bert_reranker", config=each)
+                (first, second, logits), (text, logits_of_text) = golden["pairs"][0], golden["texts"][0]
+                with self.subTest(each), server:
+                    score = self.post(server, "/score", text_1=first, text_2=second)["data"][0]["score"]
+                    ranked = self.post(server, "/rerank", query=first, documents=[second])["results"][0]["relevance_score"]
+                    probability = self.post(server, "/classify", input=text)["data"][0]["probs"][0]
+                    is_regression = "problem_type" in each
+                    self.assertAlmostEqual(score, 1 / (1 + math.exp(-logits[0])) if is_regression else logits[0], 4)
+                    self.assertEqual(score, ranked)
+                    self.assertAlmostEqual(
+                        probability, logits_of_text[0] if is_regression else 1 / (1 + math.exp(-logits_of_text[0])), 4)
 
     def test_classes(self):
         with tempfile.TemporaryDirectory() as folder:

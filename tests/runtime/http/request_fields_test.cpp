@@ -461,5 +461,26 @@ BOOST_AUTO_TEST_CASE(each_field_of_other_requests_is_honoured_or_refused_by_name
   check_rows(read_form, R"({"file":"x"})", kSpeechRows);
 }
 
+BOOST_AUTO_TEST_CASE(scores_of_pairs_have_an_activation_of_their_own) {
+  using enum ClassActivation;
+  ServerDefaults defaults;
+  defaults.pooler = {.type = PoolingType::kLast,
+                     .labels = {"LABEL_0"},
+                     .activation = kSigmoid,
+                     .score_activation = kNone};
+  const std::string texts = R"({"text_1":"a","text_2":"a"})";
+  const std::string query = R"({"query":"a","documents":["a"]})";
+  const auto activation = [&](auto parse, const std::string& body) {
+    return parse(body, defaults).value().pooling->activation;
+  };
+  BOOST_CHECK(activation(parse_classify_request, R"({"input":"a"})") == kSigmoid);
+  BOOST_CHECK(activation(parse_score_request, texts) == kNone);
+  BOOST_CHECK(activation(parse_rerank_request, query) == kNone);
+  std::swap(defaults.pooler.activation, defaults.pooler.score_activation);
+  BOOST_CHECK(activation(parse_classify_request, R"({"input":"a"})") == kNone);
+  BOOST_CHECK(activation(parse_score_request, texts) == kSigmoid);
+  BOOST_CHECK(activation(parse_rerank_request, query) == kSigmoid);
+}
+
 }  // namespace
 }  // namespace troupe

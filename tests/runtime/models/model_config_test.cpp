@@ -163,6 +163,29 @@ BOOST_AUTO_TEST_CASE(state_spaces_are_read_also_where_python_wrote_infinity) {
     BOOST_TEST(!parse_model_config(mamba(fields)).ok(), fields);
 }
 
+BOOST_AUTO_TEST_CASE(null_takes_away_what_is_true_by_default) {
+  const auto deepseek = [](std::string fields) {
+    fields = R"("num_key_value_heads":4,"n_group":8)" + fields;
+    return parsed(R"({"architectures":["DeepseekV3ForCausalLM"],"hidden_size":64,
+        "num_hidden_layers":4,"num_attention_heads":4,"vocab_size":100,)" +
+                  fields + "}");
+  };
+  const auto falcon = [](const std::string& fields) {
+    return parsed(llama(R"("mamba_n_heads":8,"mamba_d_head":16,"mamba_d_ssm":128)" + fields,
+                        "FalconH1ForCausalLM"));
+  };
+  BOOST_TEST(deepseek("").rope.pairs_neighbours);
+  BOOST_TEST(deepseek("").experts->normalises_weights);
+  BOOST_TEST(falcon("").state_space->conv_bias);
+  BOOST_TEST(falcon("").state_space->norm_before_gate);
+  const ModelConfig nulls = deepseek(R"(,"rope_interleave":null,"norm_topk_prob":null)");
+  BOOST_TEST(!nulls.rope.pairs_neighbours);
+  BOOST_TEST(!nulls.experts->normalises_weights);
+  const ModelConfig states = falcon(R"(,"mamba_conv_bias":null,"mamba_norm_before_gate":null)");
+  BOOST_TEST(!states.state_space->conv_bias);
+  BOOST_TEST(!states.state_space->norm_before_gate);
+}
+
 BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
   const ModelConfig gemma = parsed(llama("", "Gemma2ForCausalLM"));
   BOOST_TEST(gemma.attention_softcap == 50);
@@ -183,6 +206,8 @@ BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
   BOOST_TEST(glm.rope.pairs_neighbours);
   BOOST_TEST(glm.rope.rotary_dim(glm.head_dim) == 64);
   BOOST_TEST(glm.attention_bias);
+  const ModelConfig whole = parsed(llama(R"("partial_rotary_factor":null)", "Glm4ForCausalLM"));
+  BOOST_TEST(whole.rope.rotary_dim(whole.head_dim) == 128);
   const ModelConfig moe =
       parsed(llama(R"("shared_expert_intermediate_size":66)", "Qwen2MoeForCausalLM"));
   BOOST_TEST(moe.experts->shared_size == 66);
@@ -389,6 +414,43 @@ BOOST_AUTO_TEST_CASE(an_encoder_that_is_a_decoder_is_refused) {
   BOOST_TEST(parse_model_config(llama(R"("is_decoder":false)", "BertModel")).ok());
 }
 
+BOOST_AUTO_TEST_CASE(a_classifier_names_what_makes_probabilities_of_its_logits) {
+  using enum ClassActivation;
+  const std::string name = "BertForSequenceClassification";
+  const auto activations = [&](const std::string& fields) {
+    const ModelConfig config = parsed(llama(fields, name));
+    return std::pair(config.class_activation, config.score_activation);
+  };
+  const std::string one = R"("num_labels":1,)";
+  const std::string identity = R"("torch.nn.modules.linear.Identity")";
+  BOOST_CHECK(activations(R"("num_labels":1)") == std::pair(kSigmoid, kSigmoid));
+  BOOST_CHECK(activations("") == std::pair(kSoftmax, kSoftmax));
+  BOOST_CHECK(activations(R"("problem_type":"multi_label_classification")") ==
+              std::pair(kSigmoid, kSoftmax));
+  BOOST_CHECK(activations(one + R"("problem_type":"regression")") == std::pair(kNone, kSigmoid));
+  BOOST_CHECK(activations(one + R"("sbert_ce_default_activation_function":)" + identity) ==
+              std::pair(kSigmoid, kNone));
+  const std::string nested = R"("sentence_transformers":{"activation_fn":)";
+  BOOST_CHECK(activations(one + nested + identity + R"(,"version":"4.0.1"})") ==
+              std::pair(kSigmoid, kNone));
+  // The newer place decides.
+  BOOST_CHECK(activations(one + R"("sbert_ce_default_activation_function":)" + identity + "," +
+                          nested + R"("torch.nn.modules.activation.Sigmoid"})") ==
+              std::pair(kSigmoid, kSigmoid));
+
+  const std::pair<std::string, std::string> refused[] = {
+      {R"("problem_type":"ranking")", "problem_type ranking is not supported"},
+      {R"("sbert_ce_default_activation_function":"torch.nn.modules.activation.Tanh")",
+       "sbert_ce_default_activation_function torch.nn.modules.activation.Tanh is not supported"},
+      {nested + R"("Tanh"})", "sentence_transformers: activation_fn Tanh is not supported"},
+      {nested + "1}", "sentence_transformers: activation_fn is not a string"}};
+  for (const auto& [fields, reason] : refused) {
+    const auto config = parse_model_config(llama(fields, name));
+    BOOST_REQUIRE_MESSAGE(!config.ok(), fields);
+    BOOST_TEST(config.error().message.find(reason) != std::string::npos, config.error().message);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_field_may_have_the_other_of_its_two_names) {
   const auto whisper = [](const std::string& fields) {
     return R"({"architectures":["WhisperForConditionalGeneration"],"d_model":48,)" + fields + "}";
@@ -410,6 +472,12 @@ BOOST_AUTO_TEST_CASE(a_field_may_have_the_other_of_its_two_names) {
   BOOST_TEST(gemma.image_tokens->soft == 60);
   BOOST_TEST(gemma.image_tokens->marks->begin == 3);
   BOOST_TEST(gemma.image_tokens->marks->end == 4);
+  const auto outside = parse_model_config(
+      R"({"architectures":["Gemma3ForConditionalGeneration"],"text_config":{"vocab_size":64},
+          "vision_config":{"image_size":896,"patch_size":14},"boi_token_id":3,"eoi_token_id":4})");
+  BOOST_REQUIRE(!outside.ok());
+  BOOST_TEST(outside.error().message ==
+             "config.json: image_token_index is 262144, the vocabulary has 64 tokens");
 }
 
 BOOST_AUTO_TEST_CASE(gemma3_caps_logits_where_it_has_no_encoder) {
