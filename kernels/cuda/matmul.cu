@@ -171,9 +171,10 @@ __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, con
                                std::int64_t x_shard, std::int64_t weight_shard, std::int64_t depth,
                                typename Shape::Sums& sums) {
   constexpr int kDepth = Shape::kDepth;
+  constexpr int kRowRuns = kDepth / kRun;
   // A run more, so that rows start in other banks.
-  TROUPE_SHARED(x_tile, float[Shape::kGroups][Shape::kTileRows][kDepth + kRun]);
-  TROUPE_SHARED(weight_tile, float[Shape::kGroups][Shape::kTileCols][kDepth + kRun]);
+  TROUPE_SHARED(x_tile, Run<float>[Shape::kGroups][Shape::kTileRows][kRowRuns + 1]);
+  TROUPE_SHARED(weight_tile, Run<float>[Shape::kGroups][Shape::kTileCols][kRowRuns + 1]);
   const Numbers weight(args.weight.spec, tile.weight);
   const int tx = static_cast<int>(threadIdx.x);
   const int ty = static_cast<int>(threadIdx.y);
@@ -181,12 +182,11 @@ __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, con
 
   // The runs that this thread loads: `run` of rows run_row + i * kRowStep of both tiles.
   using Number = typename Numbers::Number;
-  constexpr int kRowRuns = kDepth / kRun;
   constexpr int kRowStep = kSide * kSide / kRowRuns;
   constexpr int kXRuns = Shape::kTileRows / kRowStep;
   constexpr int kWeightRuns = Shape::kTileCols / kRowStep;
   const int run_row = (ty * kSide + tx) / kRowRuns;
-  const int run = (ty * kSide + tx) % kRowRuns * kRun;
+  const int run = (ty * kSide + tx) % kRowRuns;
   const float* x_rows[kXRuns];
   std::int64_t weight_rows[kWeightRuns];
   for (int i = 0; i < kXRuns; ++i) {
@@ -211,27 +211,26 @@ __device__ void multiply_shard(const MatmulArgs& args, const Groups& groups, con
   const bool has_rows = tile.first_row + ty < tile.end_row;
 
   clear_sums<Shape>(sums);
-  load(run);
+  load(run * kRun);
   for (std::int64_t k = 0; k < depth; k += kDepth) {
-    for (int i = 0; i < kXRuns; ++i) {
-      for (int e = 0; e < kRun; ++e)
-        x_tile[tz][run_row + i * kRowStep][run + e] = x_runs[i].values[e];
-    }
+    for (int i = 0; i < kXRuns; ++i) x_tile[tz][run_row + i * kRowStep][run] = x_runs[i];
     for (int i = 0; i < kWeightRuns; ++i) {
-      for (int e = 0; e < kRun; ++e)
-        weight_tile[tz][run_row + i * kRowStep][run + e] = to_float(weight_runs[i].values[e]);
+      Run<float> numbers;
+      for (int e = 0; e < kRun; ++e) numbers.values[e] = to_float(weight_runs[i].values[e]);
+      weight_tile[tz][run_row + i * kRowStep][run] = numbers;
     }
     __syncthreads();
-    load(k + kDepth + run);  // while the products are computed
-    for (int d = 0; has_rows && d < kDepth; d += kRun) {
-      Run<float> x_values[Shape::kThreadRows];
-      for (int i = 0; i < Shape::kThreadRows; ++i)
-        x_values[i] = load_run(&x_tile[tz][ty + i * kSide][d], kRun);
-      for (int j = 0; j < Shape::kThreadCols; ++j) {
-        const Run<float> weights = load_run(&weight_tile[tz][tx + j * kSide][d], kRun);
-        for (int e = 0; e < kRun; ++e) {
-          for (int i = 0; i < Shape::kThreadRows; ++i)
-            sums[i][j] = __fmaf_rn(x_values[i].values[e], weights.values[e], sums[i][j]);
+    load(k + kDepth + run * kRun);  // while the products are computed
+    if (has_rows) {
+      for (int d = 0; d < kRowRuns; ++d) {
+        Run<float> x_values[Shape::kThreadRows];
+        for (int i = 0; i < Shape::kThreadRows; ++i) x_values[i] = x_tile[tz][ty + i * kSide][d];
+        for (int j = 0; j < Shape::kThreadCols; ++j) {
+          const Run<float> weights = weight_tile[tz][tx + j * kSide][d];
+          for (int e = 0; e < kRun; ++e) {
+            for (int i = 0; i < Shape::kThreadRows; ++i)
+              sums[i][j] = __fmaf_rn(x_values[i].values[e], weights.values[e], sums[i][j]);
+          }
         }
       }
     }
@@ -489,7 +488,9 @@ void launch_matmul(const OpContext& context, const MatmulArgs& args, const Group
 template <class Shards>
 void multiply_shards(const OpContext& context, const MatmulArgs& args, const Groups& groups,
                      const Shards& shards, int num_shards, const Gating& gating) {
-  if (args.out.num_rows <= kSide * std::max<std::int64_t>(1, groups.num_groups)) {
+  // Shards at once gain more than wide tiles, as long as these are fewer than multiprocessors.
+  const std::int64_t num_tiles = num_shards > 1 ? 4 : 1;
+  if (args.out.num_rows <= kSide * std::max(num_tiles, groups.num_groups)) {
     launch_matmul<FewRows>(context, args, groups, shards, num_shards, gating);
   } else {
     launch_matmul<ManyRows>(context, args, groups, shards, num_shards, gating);
