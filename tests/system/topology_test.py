@@ -333,7 +333,7 @@ class Topologies(unittest.TestCase):
                 with Server(*options) as third:
                     self.assertEqual(third.port, first.port)
                     mended = third.nodes()
-                    self.assertEqual({name for name in nodes if mended[name] != nodes[name]}, {"worker-0"})
+                    self.assertEqual({name for name in nodes if mended[name] != nodes[name]}, {"worker-0"}, third.log())
                     self.assertEqual(load.end(), [])
                     os.kill(mended["worker-0"], signal.SIGKILL)
                     wait_until(lambda: "engine restarted" in third.log(), "the engine to come up again")
