@@ -137,14 +137,15 @@ class NcclCommunicator final : public Communicator {
 
   /// Of any of the communicators; ncclSuccess: none.
   [[nodiscard]] ncclResult_t asynchronous_error() const {
-    std::vector<ncclComm_t> comms = {world_.get(), group_.get()};
-    for (const NcclComm& pair : pairs_) comms.push_back(pair.get());
-    for (const ncclComm_t comm : comms) {
+    const auto error_of = [](const NcclComm& comm) {
       ncclResult_t result = ncclSuccess;
-      if (comm != nullptr && ncclCommGetAsyncError(comm, &result) == ncclSuccess &&
-          result != ncclSuccess && result != ncclInProgress)
-        return result;
-    }
+      if (comm.get() != nullptr) static_cast<void>(ncclCommGetAsyncError(comm.get(), &result));
+      return result == ncclInProgress ? ncclSuccess : result;
+    };
+    for (const NcclComm* comm : {&world_, &group_})
+      if (const ncclResult_t error = error_of(*comm); error != ncclSuccess) return error;
+    for (const NcclComm& pair : pairs_)
+      if (const ncclResult_t error = error_of(pair); error != ncclSuccess) return error;
     return ncclSuccess;
   }
 
