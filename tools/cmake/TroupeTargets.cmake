@@ -100,18 +100,27 @@ target_link_libraries(tests_main PRIVATE troupe_options Boost::unit_test_framewo
 add_library(tests_replay_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
 target_link_libraries(tests_replay_main PRIVATE troupe_options)
 
-# `make test` runs a test in one build, that with the address sanitizer, unless its result depends on how the code is
-# compiled, it needs a GPU (which the release build computes with), or it does less under a sanitizer (kSanitized). In the
-# release build the others are targets to build by hand.
-set(TROUPE_RELEASE_TESTS kernels kernels/cuda runtime/chat runtime/scheduler runtime/tool_parsers runtime/worker
-  runtime/worker/communicators/nccl runtime/kv_transfer/nccl)
+# What tests are compiled with.
+add_library(troupe_test_options INTERFACE)
+if(TROUPE_SANITIZE MATCHES address)
+  # Marking where the scope of each temporary of a test begins and ends takes a third of the time to compile it. The
+  # libraries, which it tests, have the marks.
+  target_compile_options(troupe_test_options INTERFACE -fno-sanitize-address-use-after-scope)
+endif()
 
-# troupe_tests(<folder> [dependency...] [ONLY <file>...] [SKIP_RETURN_CODE <status>]): tests/<folder>/*_test.cpp, or those
-# files of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
+# troupe_tests(<folder> [dependency...] [ONLY <file>...] [RELEASE <file>...] [SKIP_RETURN_CODE <status>]):
+# tests/<folder>/*_test.cpp, or those files of them, as one Boost.Test executable, with a ctest entry for each file:
+# <folder>/<file without .cpp>.
+#
+# `make test` runs a test in one build, that with the address sanitizer. The release build has those files, too, that
+# RELEASE names: their results depend on how the code is compiled, they need a GPU (which the release build computes
+# with), or they do less under a sanitizer (kSanitized). The others are targets to build there by hand.
 function(troupe_tests folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SKIP_RETURN_CODE" "ONLY")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SKIP_RETURN_CODE" "ONLY;RELEASE")
   troupe_target_name(${folder} name)
-  if(NOT arg_ONLY)
+  if(CMAKE_BUILD_TYPE STREQUAL Release AND arg_RELEASE)
+    set(arg_ONLY ${arg_RELEASE})
+  elseif(NOT arg_ONLY)
     set(arg_ONLY *_test.cpp)
   endif()
   list(TRANSFORM arg_ONLY PREPEND ${PROJECT_SOURCE_DIR}/tests/${folder}/)
@@ -122,7 +131,8 @@ function(troupe_tests folder)
   add_executable(${name}_test ${sources} $<TARGET_OBJECTS:tests_main>)
   target_compile_definitions(${name}_test PRIVATE BOOST_TEST_DYN_LINK
     TROUPE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name}_test PRIVATE troupe_options $<TARGET_NAME_IF_EXISTS:${name}> Boost::unit_test_framework)
+  target_link_libraries(${name}_test PRIVATE troupe_options troupe_test_options $<TARGET_NAME_IF_EXISTS:${name}>
+    Boost::unit_test_framework)
   foreach(dependency ${arg_UNPARSED_ARGUMENTS})
     string(REPLACE "/" "_" dependency "${dependency}")
     target_link_libraries(${name}_test PRIVATE ${dependency})
@@ -138,7 +148,7 @@ function(troupe_tests folder)
   elseif(TROUPE_SANITIZE)
     target_compile_options(${name}_test PRIVATE -O1)
   endif()
-  if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT folder IN_LIST TROUPE_RELEASE_TESTS)
+  if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT arg_RELEASE)
     set_target_properties(${name}_test PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()
@@ -159,6 +169,7 @@ function(troupe_tool name source)
   if(TROUPE_SANITIZE)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
+  troupe_precompile_headers(${name} REUSE_FROM standard_headers)
   target_link_libraries(${name} PRIVATE troupe_options)
   foreach(dependency ${ARGN})
     string(REPLACE "/" "_" dependency "${dependency}")
@@ -175,6 +186,7 @@ function(troupe_fuzzer name)
     list(APPEND sources $<TARGET_OBJECTS:tests_replay_main>)
   endif()
   add_executable(fuzz_${name} ${sources})
+  troupe_precompile_headers(fuzz_${name} REUSE_FROM standard_headers)
   target_link_libraries(fuzz_${name} PRIVATE troupe_options)
   foreach(dependency ${ARGN})
     string(REPLACE "/" "_" dependency "${dependency}")
