@@ -168,9 +168,11 @@ class ModelRunner {
   /// the output rank only. They are computed for several rows at once, of those in needed_logits_,
   /// so all ranks of the last stage ask for the same rows of a step, in ascending order.
   std::span<float> logits_of(std::int32_t output);
+  /// Gives each row what its grammar allows.
+  void take_bitmasks(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar);
   /// Of the step's outputs, those whose logits are needed, and those that only a token is drawn of:
   /// neither drafts nor a grammar nor log-probabilities.
-  void find_needed_logits(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar);
+  void find_needed_logits(std::span<const InputBatch::Row> rows);
   /// Draws from those of step_logits_, on all threads.
   void draw_tokens();
 
@@ -214,8 +216,7 @@ class ModelRunner {
   std::optional<NgramProposer> proposer_;            // none: nothing is looked up
   std::optional<SuffixProposer> suffix_proposer_;    // none: the same
   std::unique_ptr<DraftModel> draft_model_;          // null: there is none
-  Sampler sampler_;
-  DeviceMemory hidden_;  // [max_num_batched_tokens, hidden_size]
+  DeviceMemory hidden_;                              // [max_num_batched_tokens, hidden_size]
   LogitRows row_logits_;
   std::optional<std::uint64_t> open_step_;  // computed, and not yet sampled
   std::int32_t num_drafts_to_make_ = 0;     // per request, behind the current step
@@ -224,9 +225,12 @@ class ModelRunner {
   Matrix step_logits_;             // of rows of step_hidden_ side by side, on the host
   std::int32_t first_logits_ = 0;  // the first of these rows
   std::vector<bool> needed_logits_;
+  /// By row: what a grammar allows in each place, one row of words behind the other; empty:
+  /// anything.
+  std::vector<std::span<const std::int32_t>> bitmasks_;
   std::vector<const SamplingState*> drawn_from_;       // by output; null: sampled in its row's turn
   std::vector<std::optional<Result<TokenId>>> drawn_;  // by output
-  std::vector<Sampler> thread_samplers_;
+  std::vector<Sampler> samplers_ = std::vector<Sampler>(1);  // one for each thread that draws
 };
 
 }  // namespace troupe

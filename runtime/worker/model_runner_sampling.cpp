@@ -160,9 +160,9 @@ void ModelRunner::draw_tokens() {
     if (drawn_from_[static_cast<std::size_t>(output)] != nullptr) outputs.push_back(output);
   const auto num_threads =
       std::min(static_cast<std::size_t>(device_->pool().num_threads()), outputs.size());
-  thread_samplers_.resize(std::max(thread_samplers_.size(), num_threads));
+  samplers_.resize(std::max(samplers_.size(), num_threads));
   device_->pool().parallel_for(static_cast<std::int64_t>(num_threads), [&](std::int64_t thread) {
-    Sampler& sampler = thread_samplers_[static_cast<std::size_t>(thread)];
+    Sampler& sampler = samplers_[static_cast<std::size_t>(thread)];
     for (auto i = static_cast<std::size_t>(thread); i < outputs.size(); i += num_threads) {
       const auto output = static_cast<std::size_t>(outputs[i]);
       const std::span<float> logits(step_logits_.row(outputs[i] - first_logits_),
@@ -172,8 +172,32 @@ void ModelRunner::draw_tokens() {
   });
 }
 
-void ModelRunner::find_needed_logits(std::span<const InputBatch::Row> rows,
-                                     const GrammarOutput& grammar) {
+void ModelRunner::take_bitmasks(std::span<const InputBatch::Row> rows,
+                                const GrammarOutput& grammar) {
+  const auto width = static_cast<std::size_t>(grammar.words_per_row);
+  CHECK(grammar.ids.empty() ||
+            width == words_per_bitmask_row(static_cast<std::size_t>(loaded_.model->vocab_size())),
+        width, loaded_.model->vocab_size());
+  CHECK(grammar.num_rows.size() == grammar.ids.size(), grammar.num_rows.size(), grammar.ids.size());
+  bitmasks_.assign(rows.size(), {});
+  std::size_t num_masked = 0;  // of grammar.ids, which are in the order of the rows
+  std::span<const std::int32_t> left = grammar.bitmask;
+  for (std::size_t i = 0; i < rows.size() && num_masked < grammar.ids.size(); ++i) {
+    const InputBatch::Row& row = rows[i];
+    if (grammar.ids[num_masked] != row.request->id) continue;
+    const std::int32_t num_rows = grammar.num_rows[num_masked++];
+    CHECK(num_rows == 1 + std::ssize(row.drafts), value(row.request->id), num_rows,
+          row.drafts.size());
+    const std::size_t size = static_cast<std::size_t>(num_rows) * width;
+    CHECK(size <= left.size(), value(row.request->id), size, left.size());
+    bitmasks_[i] = left.first(size);
+    left = left.subspan(size);
+  }
+  CHECK(num_masked == grammar.ids.size() && left.empty(), num_masked, grammar.ids.size(),
+        left.size());
+}
+
+void ModelRunner::find_needed_logits(std::span<const InputBatch::Row> rows) {
   const auto num_outputs = static_cast<std::size_t>(step_hidden_.num_rows);
   needed_logits_.assign(num_outputs, false);
   drawn_from_.assign(num_outputs, nullptr);
@@ -181,35 +205,27 @@ void ModelRunner::find_needed_logits(std::span<const InputBatch::Row> rows,
   const auto need = [&](std::int64_t begin, std::int64_t count) {
     std::fill_n(needed_logits_.begin() + begin, count, true);
   };
-  std::size_t num_masked = 0;  // of grammar.ids, which are in the order of the rows
-  for (const InputBatch::Row& row : rows) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const InputBatch::Row& row = rows[i];
     const WorkerRequest& request = *row.request;
     need(row.first_output, row.num_scored);
     const std::int64_t num_sampling = row.samples ? 1 + std::ssize(row.drafts) : 0;
     const std::int64_t first = row.first_output + row.num_outputs - num_sampling;
     need(first, num_sampling);
-    const bool is_masked = num_masked < grammar.ids.size() && grammar.ids[num_masked] == request.id;
-    if (is_masked) ++num_masked;
     const bool is_scored = first < row.first_output + row.num_scored;
-    if (num_sampling == 1 && !is_scored && !is_masked && !request.sampling.params().logprobs &&
-        !adapter_errors_.contains(request.id))
+    if (num_sampling == 1 && !is_scored && bitmasks_[i].empty() &&
+        !request.sampling.params().logprobs && !adapter_errors_.contains(request.id))
       drawn_from_[static_cast<std::size_t>(first)] = &request.sampling;
   }
 }
 
 void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
                                    const GrammarOutput& grammar, ModelRunnerOutput& output) {
-  const auto width = static_cast<std::size_t>(grammar.words_per_row);
-  CHECK(grammar.ids.empty() ||
-            width == words_per_bitmask_row(static_cast<std::size_t>(loaded_.model->vocab_size())),
-        width, loaded_.model->vocab_size());
-  CHECK(grammar.num_rows.size() == grammar.ids.size(), grammar.num_rows.size(), grammar.ids.size());
-  std::size_t num_masked = 0;  // of grammar.ids
-  std::span<const std::int32_t> bitmask_left = grammar.bitmask;
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
-  find_needed_logits(rows, grammar);
+  take_bitmasks(rows, grammar);
+  find_needed_logits(rows);
   output.num_sampled.assign(rows.size(), 0);
   if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -219,25 +235,14 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
       const Result<void> scored = score_prompt(row, request.prompt_logprobs->rows);
       if (!scored.ok()) add_error(request.id, scored.error(), output);
     }
-    std::span<const std::int32_t> bitmask;
-    if (num_masked < grammar.ids.size() && grammar.ids[num_masked] == request.id) {
-      const std::int32_t num_rows = grammar.num_rows[num_masked++];
-      CHECK(num_rows == 1 + std::ssize(row.drafts), value(request.id), num_rows, row.drafts.size());
-      const std::size_t size = static_cast<std::size_t>(num_rows) * width;
-      CHECK(size <= bitmask_left.size(), value(request.id), size, bitmask_left.size());
-      bitmask = bitmask_left.first(size);
-      bitmask_left = bitmask_left.subspan(size);
-    }
     if (!row.samples) continue;
     if (request.prompt_logprobs) {
       output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
       request.prompt_logprobs.reset();
     }
-    output.num_sampled[i] = sample_row(row, bitmask, output);
+    output.num_sampled[i] = sample_row(row, bitmasks_[i], output);
     if (request.sampling.params().logprobs) output.num_logprob_rows[i] = output.num_sampled[i];
   }
-  CHECK(num_masked == grammar.ids.size() && bitmask_left.empty(), num_masked, grammar.ids.size(),
-        bitmask_left.size());
 }
 
 /// Of the rows that end with their text.
@@ -268,8 +273,9 @@ Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& 
     const std::span<const float> logits = logits_of(row.first_output + i);
     if (!is_output_rank() || !done.ok()) continue;
     const std::int32_t next = request.num_computed_tokens + i + 1;
-    done = sampler_.append_logprobs(logits, request.token_ids[static_cast<std::size_t>(next)],
-                                    *request.sampling.params().prompt_logprobs, scores);
+    done =
+        samplers_.front().append_logprobs(logits, request.token_ids[static_cast<std::size_t>(next)],
+                                          *request.sampling.params().prompt_logprobs, scores);
   }
   return done;
 }
@@ -297,7 +303,8 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
     const Result<TokenId> sampled =
         no_adapter != adapter_errors_.end()
             ? Result<TokenId>(no_adapter->second)
-            : (drawn ? *drawn : sampler_.sample(logits, request.sampling, output.logprobs));
+            : (drawn ? *drawn
+                     : samplers_.front().sample(logits, request.sampling, output.logprobs));
     if (!sampled.ok()) {
       // What came before it stands; alone, it would fail in the next step.
       ended = true;
