@@ -24,7 +24,8 @@ import urllib.request
 
 import numpy
 
-from bench_support import BINARY, DEADLINE_S, QUIET, Server, post, progress, token_ids, vocabulary_of
+from bench_support import (BINARY, DEADLINE_S, QUIET, Server, post, progress, token_ids, vocabulary_of,
+                           wait_until)
 
 BLOCK_SIZE = 16
 PROBE_BYTES = 1 << 29
@@ -106,9 +107,18 @@ def measure(model, tier, connector, extra, folder, lengths, rounds):
     with Server(model, "--server-dev-mode", "--enable-prompt-tokens-details", "--max-model-len", str(longest),
                 "--num-gpu-blocks-override", str(longest // BLOCK_SIZE + 8), "--block-size", str(BLOCK_SIZE), "--kv-transfer-config",
                 json.dumps(transfer), *QUIET) as server:
+        def prompt(seed, length):
+            return token_ids(seed, length + 2, vocabulary)
+
         def ask(seed, length):
-            seconds, answer = post(server, {"prompt": token_ids(seed, length + 2, vocabulary), "max_tokens": 1})
+            seconds, answer = post(server, {"prompt": prompt(seed, length), "max_tokens": 1})
             return seconds, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        def num_stored(seed, length):
+            """By the tier: nothing is computed, unlike by a request that comes too early."""
+            _, answer = post(server, {"prompts": [prompt(seed, length)]}, "/admin/cache/lookup")
+            return sum(answer["prompts"][0]["groups"][0][tier] for tier in ("host", "disk", "remote"))
+
         ask(0, 256)
         for length in lengths:
             samples = []
@@ -116,16 +126,13 @@ def measure(model, tier, connector, extra, folder, lengths, rounds):
                 progress(f"{tier}, {length} tokens: round {number + 1} of {rounds}")
                 seed = 1000 * length + number
                 computed, _ = ask(seed, length)
+                reset_prefix_cache(server)
                 # It is saved on a thread of its own.
-                deadline = time.monotonic() + DEADLINE_S
-                while True:
-                    reset_prefix_cache(server)
-                    drop_from_cache(folder)
-                    hit, cached = ask(seed, length)
-                    if cached >= length:
-                        break
-                    if time.monotonic() > deadline:
-                        raise RuntimeError(f"{tier}: {cached} of {length} tokens are found")
+                wait_until(lambda: num_stored(seed, length) >= length, f"{length} tokens to be stored")
+                drop_from_cache(folder)
+                hit, cached = ask(seed, length)
+                if cached < length:
+                    raise RuntimeError(f"{tier}: {cached} of {length} tokens are found")
                 samples.append((computed, hit, ask(seed, length)[0]))
             found[length] = [statistics.median(each) for each in zip(*samples)]
     progress("")
