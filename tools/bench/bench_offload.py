@@ -24,8 +24,7 @@ import urllib.request
 
 import numpy
 
-from bench_support import (BINARY, DEADLINE_S, QUIET, Server, post, progress, token_ids, vocabulary_of,
-                           wait_until)
+from bench_support import BINARY, DEADLINE_S, QUIET, Server, post, progress, token_ids, vocabulary_of, wait_until
 
 BLOCK_SIZE = 16
 PROBE_BYTES = 1 << 29

@@ -114,7 +114,8 @@ endif()
 #
 # `make test` runs a test in one build, that with the address sanitizer. The release build has those files, too, that
 # RELEASE names: their results depend on how the code is compiled, they need a GPU (which the release build computes
-# with), or they do less under a sanitizer (kSanitized). The others are targets to build there by hand.
+# with), or they do less under a sanitizer (kSanitized). Programs without such files are targets to
+# build there by hand.
 function(troupe_tests folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "SKIP_RETURN_CODE" "ONLY;RELEASE")
   troupe_target_name(${folder} name)
