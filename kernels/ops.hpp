@@ -546,6 +546,9 @@ struct AttentionShape {
 //   Pre: part.num_cols == spec.num_cols; `packed` was zero-filled.
 // pack_quantized_rows: pack_rows for a quantised matrix.
 // matmul_workspace_bytes, gated_mlp_workspace_bytes: workspace for at most max_rows rows of x.
+// attention_head_dim_unit: attention to a cache of this type is fastest where head_dim is a
+// multiple
+//   of it. Others work too.
 // attention_workspace_bytes: workspace for distributing long sequences over num_threads threads.
 // All others: see the comments of their arguments.
 #define TROUPE_OPERATIONS(X)                                                                       \
@@ -578,6 +581,7 @@ struct AttentionShape {
   X(void, gate, (const OpContext& context, const GateArgs& args))                                  \
   X(void, group_norm, (const OpContext& context, const GroupNormArgs& args))                       \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \
+  X(std::int64_t, attention_head_dim_unit, (ElementType cache_type))                               \
   X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
   X(void, attention, (const OpContext& context, const AttentionArgs& args))
 

@@ -91,23 +91,25 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
   X(troupe::RenderRequest)         \
   X(troupe::RenderReply)
 
+#define TROUPE_KV_CACHE_MESSAGES(X) \
+  X(troupe::KVCacheUpdates)         \
+  X(troupe::AllocateSlots)          \
+  X(troupe::SlotsAllocated)         \
+  X(troupe::LookupPrefix)           \
+  X(troupe::PrefixHit)              \
+  X(troupe::AdmitRequest)           \
+  X(troupe::RequestAdmitted)        \
+  X(troupe::GetBlockOps)            \
+  X(troupe::BlockOps)               \
+  X(troupe::ReadBlockTable)         \
+  X(troupe::BlockTableRead)         \
+  X(troupe::FindInvalidBlocks)      \
+  X(troupe::InvalidBlocksFound)     \
+  X(troupe::ResetPrefixCache)       \
+  X(troupe::PrefixCacheReset)       \
+  X(troupe::KVEventBatch)
+
 #define TROUPE_CACHE_MESSAGES(X)     \
-  X(troupe::KVCacheUpdates)          \
-  X(troupe::AllocateSlots)           \
-  X(troupe::SlotsAllocated)          \
-  X(troupe::LookupPrefix)            \
-  X(troupe::PrefixHit)               \
-  X(troupe::AdmitRequest)            \
-  X(troupe::RequestAdmitted)         \
-  X(troupe::GetBlockOps)             \
-  X(troupe::BlockOps)                \
-  X(troupe::ReadBlockTable)          \
-  X(troupe::BlockTableRead)          \
-  X(troupe::FindInvalidBlocks)       \
-  X(troupe::InvalidBlocksFound)      \
-  X(troupe::ResetPrefixCache)        \
-  X(troupe::PrefixCacheReset)        \
-  X(troupe::KVEventBatch)            \
   X(troupe::ResetCaches)             \
   X(troupe::CachesReset)             \
   X(troupe::MoveCache)               \
@@ -202,6 +204,7 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
 #define TROUPE_ADD_TYPE_ID(type) CAF_ADD_TYPE_ID(troupe, (type))
 TROUPE_REQUEST_MESSAGES(TROUPE_ADD_TYPE_ID)
+TROUPE_KV_CACHE_MESSAGES(TROUPE_ADD_TYPE_ID)
 TROUPE_CACHE_MESSAGES(TROUPE_ADD_TYPE_ID)
 TROUPE_STEP_MESSAGES(TROUPE_ADD_TYPE_ID)
 TROUPE_TOPOLOGY_MESSAGES(TROUPE_ADD_TYPE_ID)
@@ -233,6 +236,7 @@ CAF_END_TYPE_ID_BLOCK(troupe_local)
 #define TROUPE_DECLARE_MESSAGE_TEMPLATES(type) TROUPE_MESSAGE_TEMPLATES(extern, type)
 #define TROUPE_DEFINE_MESSAGE_TEMPLATES(type) TROUPE_MESSAGE_TEMPLATES(, type)
 TROUPE_REQUEST_MESSAGES(TROUPE_DECLARE_MESSAGE_TEMPLATES)
+TROUPE_KV_CACHE_MESSAGES(TROUPE_DECLARE_MESSAGE_TEMPLATES)
 TROUPE_CACHE_MESSAGES(TROUPE_DECLARE_MESSAGE_TEMPLATES)
 TROUPE_STEP_MESSAGES(TROUPE_DECLARE_MESSAGE_TEMPLATES)
 TROUPE_TOPOLOGY_MESSAGES(TROUPE_DECLARE_MESSAGE_TEMPLATES)

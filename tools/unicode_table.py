@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Writes the tables of runtime/tokenizer for characters of newer Unicode versions than the libraries' here: what the
-regular expressions of the `tokenizers` package count to a class and these do not.
+regular expressions of the `tokenizers` package count to a class and these do not, and what its Lowercase changes.
 
 newer_categories.inc: general categories that utf8proc has not. newer_properties.inc: members of classes that PCRE2 has
-not. Needs `pip install tokenizers`, libutf8proc.so.2 and libpcre2-8.so.0.
+not. newer_lowercase.inc: letters whose lower case utf8proc has not. Needs `pip install tokenizers`, libutf8proc.so.2 and libpcre2-8.so.0.
 
 usage: tools/unicode_table.py categories > runtime/tokenizer/newer_categories.inc
-       tools/unicode_table.py properties > runtime/tokenizer/newer_properties.inc"""
+       tools/unicode_table.py properties > runtime/tokenizer/newer_properties.inc
+       tools/unicode_table.py lowercase > runtime/tokenizer/newer_lowercase.inc"""
 import ctypes
 import sys
 
 from tokenizers import Regex
+from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Split
 
 # In the order of utf8proc_category_t.
@@ -111,4 +113,21 @@ def properties():
             print('{"%s", 0x%X, 0x%X},' % (name.replace("_", "").lower(), first, last))
 
 
-{"categories": categories, "properties": properties}[sys.argv[1]]()
+def lowercase():
+    utf8proc = ctypes.CDLL("libutf8proc.so.2")
+    normalizer = Lowercase()
+    rows = []
+    for c in POINTS:
+        lower = normalizer.normalize_str(chr(c))
+        if len(lower) != 1 or ord(lower) == utf8proc.utf8proc_tolower(c):
+            continue
+        if rows and rows[-1][1] == c - 1 and rows[-1][2] == ord(lower) - c:
+            rows[-1][1] = c
+        else:
+            rows.append([c, c, ord(lower) - c])
+    print("// Made by tools/unicode_table.py lowercase: first, last, what is added.")
+    for first, last, added in rows:
+        print("{0x%X, 0x%X, %d}," % (first, last, added))
+
+
+{"categories": categories, "properties": properties, "lowercase": lowercase}[sys.argv[1]]()

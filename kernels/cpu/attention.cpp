@@ -47,11 +47,6 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
   return tile;
 }
 
-#if !defined(TROUPE_BF16_UNIT)
-constexpr int kTilesAtOnce = 1;
-std::int64_t tiles_at_once(const KvCacheView&) { return kTilesAtOnce; }
-#endif
-
 /// One chunk of a tile.
 void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
                       const SoftmaxState& state) {
@@ -64,6 +59,17 @@ void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int
   attend_chunk(args, tile, chunk, scratch, state);
 }
 
+/// Of each tile, the softmax over its chunks so far.
+struct TileTotals {
+  alignas(64) float max[kTilesAtOnce * kQueryTileRows] = {};
+  alignas(64) float sum[kTilesAtOnce * kQueryTileRows] = {};
+  alignas(64) float out[kQueryTileRows * kMaxDimsAtOnce];
+  SoftmaxState of(int tile, std::int64_t head_dim) {
+    return {max + tile * kQueryTileRows, sum + tile * kQueryTileRows,
+            out + tile * kQueryTileRows * head_dim};
+  }
+};
+
 /// All chunks of some tiles of one sequence and KV head, in order, on one thread.
 void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_tiles) {
 #if defined(TROUPE_BF16_UNIT)
@@ -73,14 +79,21 @@ void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_til
 #endif
   ChunkScratch scratch;
   TileState part;
-  for (const QueryTile* tile = tiles; tile < tiles + num_tiles; ++tile) {
-    const auto attend = [&](std::int64_t chunk, const SoftmaxState& state) {
-      attend_chunk(args, *tile, chunk, scratch, state);
-    };
-    merge_all(args, *tile, attend, [&](std::int64_t chunk) {
-      attend(chunk, part.view());
-      return part.view();
-    });
+  TileTotals totals;
+  const std::int64_t end = visible_chunks(tiles[num_tiles - 1]).end;
+  for (std::int64_t chunk = visible_chunks(tiles[0]).first; chunk < end; ++chunk) {
+    for (int i = 0; i < num_tiles; ++i) {
+      const ChunkRange chunks = visible_chunks(tiles[i]);
+      if (chunk < chunks.first || chunk >= chunks.end) continue;
+      const auto attend = [&](std::int64_t c, const SoftmaxState& state) {
+        attend_chunk(args, tiles[i], c, scratch, state);
+      };
+      const auto part_of = [&](std::int64_t c) {
+        attend(c, part.view());
+        return part.view();
+      };
+      add_chunk(args, tiles[i], chunk, attend, part_of, totals.of(i, args.cache.value_dim()));
+    }
   }
 }
 
@@ -139,7 +152,10 @@ void attend_split(const OpContext& context, const AttentionArgs& args, std::int6
     const auto begin = [&](std::int64_t chunk, const SoftmaxState& total) {
       copy(state_of(chunk), tile.num_rows, head_dim, total);
     };
-    merge_all(args, tile, begin, state_of);
+    TileState total;
+    const ChunkRange chunks = visible_chunks(tile);
+    for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk)
+      add_chunk(args, tile, chunk, begin, state_of, total.view());
   });
 }
 
@@ -149,6 +165,10 @@ constexpr std::int64_t kSplitTilesPerThread = 2;
 constexpr std::int64_t kRunsPerThread = 4;
 
 }  // namespace
+
+std::int64_t attention_head_dim_unit(ElementType cache_type) noexcept {
+  return max_of(bf16_unit_head_dim(cache_type), 1);
+}
 
 std::int64_t attention_workspace_bytes(const AttentionShape& shape, int num_threads) noexcept {
   const std::int64_t rows = min_of(kQueryTileRows, shape.num_heads / shape.num_kv_heads);

@@ -13,14 +13,6 @@
 
 namespace troupe::TROUPE_ISA {
 
-inline constexpr int kTilesAtOnce = 8;
-
-/// How many tiles can be processed together, limited by the scratch memory.
-inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
-TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
-  return min_of(kTilesAtOnce, kMaxDimsAtOnce / round_up(cache.head_dim, 32));
-}
-
 /// All chunks of up to tiles_at_once tiles of rows of one sequence and KV head, in order of their
 /// positions. Pre: attends_in_bf16(args.cache).
 void attend_in_bf16(const AttentionArgs& args, const QueryTile* tiles, int num_tiles);

@@ -5,24 +5,50 @@
 
 namespace troupe::TROUPE_ISA {
 
+// The sums of a group of rows stay in registers, of which AVX-512 has 32, and the others 16.
+constexpr bool kHas32Registers = kLanes == 16;
+constexpr int kMaxGroupRows = kHas32Registers ? 4 : 6;
+/// Vectors of keys, or of values, for a group of so many rows.
+constexpr int vectors_at_once(int num_rows) { return kHas32Registers || num_rows <= 2 ? 4 : 2; }
+/// A step that decodes has few rows, and reads keys and values from memory: what comes next is
+/// prefetched. Where there are many, the caches have them.
+constexpr bool prefetches(int num_rows) { return num_rows < kMaxGroupRows; }
+/// How many tokens before they are needed values are prefetched.
+constexpr std::int64_t kValuesAhead = 16;
+
 /// scores[r][v * kLanes ...] = q[r] . keys, summed over d in order; keys[v] are kLanes tokens whose
-/// element d is at d * key_stride.
+/// element d is at d * key_stride. next_keys: of the tokens after these, to prefetch.
 template <ElementType kType, int kRows, int kVectors>
 TROUPE_INLINE void score_keys(const float* const* q, const std::byte* const* keys,
-                              std::int64_t key_stride, std::int64_t head_dim,
-                              float (*scores)[kChunkTokens], std::int64_t first_score) {
+                              const std::byte* const* next_keys, std::int64_t key_stride,
+                              std::int64_t head_dim, float (*scores)[kChunkTokens],
+                              std::int64_t first_score) {
   Vec acc[kRows][kVectors];
   TROUPE_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TROUPE_UNROLL
     for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
   }
+  // Blocks have 16 tokens at least, except for odd ones.
+  constexpr int kVectorsOfBlock = kLanes < 16 ? static_cast<int>(16 / kLanes) : 1;
+  // Elements of a line, less 1: a power of 2, as key_stride is a multiple of kLanes.
+  [[maybe_unused]] const std::int64_t line_mask =
+      max_of(1, 64 / (key_stride * element_bytes(kType))) - 1;
   for (std::int64_t d = 0; d < head_dim; ++d) {
+    if constexpr (prefetches(kRows)) {
+      if ((d & line_mask) == 0) {
+        for (int v = 0; v < kVectors; v += kVectorsOfBlock)
+          __builtin_prefetch(next_keys[v] + d * key_stride * element_bytes(kType), 0, 2);
+      }
+    }
+    Vec k[kVectors];
     TROUPE_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec k = load_as<kType>(keys[v], d * key_stride);
+    for (int v = 0; v < kVectors; ++v) k[v] = load_as<kType>(keys[v], d * key_stride);
+    TROUPE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const Vec element = broadcast(q[r][d]);
       TROUPE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][v] = fma(broadcast(q[r][d]), k, acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(element, k[v], acc[r][v]);
     }
   }
   TROUPE_UNROLL
@@ -32,11 +58,18 @@ TROUPE_INLINE void score_keys(const float* const* q, const std::byte* const* key
   }
 }
 
-/// The rows of a tile in groups of 4, 2 and 1: f(first row, number of rows as a constant).
+/// The rows of a tile in groups of kMaxGroupRows, 4, 2 and 1: f(first row, number of rows as a
+/// constant).
 template <class F>
 TROUPE_INLINE void for_each_row_group(int num_rows, const F& f) {
   int row = 0;
-  for (; row + 4 <= num_rows; row += 4) f(row, RowCount<4>{});
+  for (; row + kMaxGroupRows <= num_rows; row += kMaxGroupRows) f(row, RowCount<kMaxGroupRows>{});
+  if constexpr (kMaxGroupRows > 4) {
+    if (row + 4 <= num_rows) {
+      f(row, RowCount<4>{});
+      row += 4;
+    }
+  }
   if (row + 2 <= num_rows) {
     f(row, RowCount<2>{});
     row += 2;
@@ -79,18 +112,28 @@ TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
   while (group < end_group) {
     if (blocks_hold_vectors && group + kVectors <= end_group) {
       const std::byte* keys[kVectors];
+      const std::byte* next_keys[kVectors];
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) keys[v] = keys_of_group(group + v);
+      for (int v = 0; v < kVectors; ++v) {
+        keys[v] = keys_of_group(group + v);
+        next_keys[v] = keys_of_group(min_of(group + kVectors + v, end_group - 1));
+      }
       for_each_row_group(tile.num_rows, [&](int row, auto rows) {
-        score_keys<kType, decltype(rows)::value, kVectors>(
-            tile.q + row, keys, stride, cache.head_dim, scratch.scores + row, group * kLanes);
+        constexpr int kAtOnce = vectors_at_once(decltype(rows)::value);
+        TROUPE_UNROLL
+        for (int v = 0; v < kVectors; v += kAtOnce) {
+          score_keys<kType, decltype(rows)::value, kAtOnce>(
+              tile.q + row, keys + v, next_keys + v, stride, cache.head_dim, scratch.scores + row,
+              (group + v) * kLanes);
+        }
       });
       group += kVectors;
     } else {
       const std::byte* keys = keys_of_group(group);
       for_each_row_group(tile.num_rows, [&](int row, auto rows) {
-        score_keys<kType, decltype(rows)::value, 1>(tile.q + row, &keys, stride, cache.head_dim,
-                                                    scratch.scores + row, group * kLanes);
+        score_keys<kType, decltype(rows)::value, 1>(tile.q + row, &keys, &keys, stride,
+                                                    cache.head_dim, scratch.scores + row,
+                                                    group * kLanes);
       });
       ++group;
     }
@@ -110,11 +153,19 @@ TROUPE_INLINE void weigh_values(const float (*weights)[kChunkTokens],
     for (int v = 0; v < kVectors; ++v) acc[r][v] = load(out + r * out_stride + d + v * kLanes);
   }
   for (std::int64_t j = first; j <= last; ++j) {
+    if constexpr (prefetches(kRows)) {
+      const std::byte* later = values[min_of(j + kValuesAhead, last)] + d * element_bytes(kType);
+      for (std::int64_t i = 0; i < kVectors * kLanes * element_bytes(kType); i += 64)
+        __builtin_prefetch(later + i, 0, 2);
+    }
+    Vec value[kVectors];
     TROUPE_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec value = load_as<kType>(values[j], d + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) value[v] = load_as<kType>(values[j], d + v * kLanes);
+    TROUPE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const Vec weight = broadcast(weights[r][j]);
       TROUPE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][v] = fma(broadcast(weights[r][j]), value, acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
     }
   }
   TROUPE_UNROLL
@@ -130,9 +181,10 @@ TROUPE_INLINE void weigh_values_of_rows(const float (*weights)[kChunkTokens],
                                         const std::byte* const* values, std::int64_t first,
                                         std::int64_t last, std::int64_t head_dim, float* out) {
   if (first > last) return;
+  constexpr int kVectors = vectors_at_once(kRows);
   std::int64_t d = 0;
-  for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) {
-    weigh_values<kType, kRows, 4>(weights, values, first, last, d, out, head_dim);
+  for (; d + kVectors * kLanes <= head_dim; d += kVectors * kLanes) {
+    weigh_values<kType, kRows, kVectors>(weights, values, first, last, d, out, head_dim);
   }
   for (; d + kLanes <= head_dim; d += kLanes) {
     weigh_values<kType, kRows, 1>(weights, values, first, last, d, out, head_dim);

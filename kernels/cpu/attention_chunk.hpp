@@ -34,6 +34,14 @@ struct QueryTile {
   bool is_whole = false;        ///< its chunks are processed in order by one thread
 };
 
+/// How many tiles of one sequence and KV head are processed together, limited by the scratch
+/// memory: they read a chunk's keys and values from the caches.
+inline constexpr int kTilesAtOnce = 8;
+inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
+TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
+  return max_of(1, min_of(kTilesAtOnce, kMaxDimsAtOnce / round_up(cache.head_dim, 32)));
+}
+
 /// Whether the row attends to any token of the chunk.
 TROUPE_INLINE bool sees_chunk(const QueryTile& tile, int row, std::int64_t chunk) {
   return tile.first_visible[row] < (chunk + 1) * kChunkTokens &&

@@ -101,23 +101,21 @@ inline void write_out(const AttentionArgs& args, const QueryTile& tile, const So
   if (bypasses_caches) finish_stores_around_caches();
 }
 
-/// Computes the tile's output from the softmax over each of its chunks, in order: begin(chunk,
-/// total) stores the first into the total, if all rows attend to it; part(chunk) is the softmax
-/// over another.
+/// Adds the softmax over the next of the tile's chunks to their total, and computes the tile's
+/// output after the last one: begin(chunk, total) stores the first into the total, if all rows
+/// attend to it; part(chunk) is the softmax over another.
 template <class Begin, class Part>
-void merge_all(const AttentionArgs& args, const QueryTile& tile, const Begin& begin,
-               const Part& part) {
+void add_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
+               const Begin& begin, const Part& part, const SoftmaxState& total) {
   const std::int64_t head_dim = args.cache.value_dim();
-  TileState state;
-  const SoftmaxState total = state.view();
-  ChunkRange chunks = visible_chunks(tile);
-  if (all_see_chunk(tile, chunks.first))
-    begin(chunks.first++, total);
-  else
-    clear(total, tile.num_rows, head_dim);
-  for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk)
+  const ChunkRange chunks = visible_chunks(tile);
+  if (chunk == chunks.first && all_see_chunk(tile, chunk)) {
+    begin(chunk, total);
+  } else {
+    if (chunk == chunks.first) clear(total, tile.num_rows, head_dim);
     merge_chunk(tile, chunk, head_dim, part(chunk), total);
-  write_out(args, tile, total);
+  }
+  if (chunk + 1 == chunks.end) write_out(args, tile, total);
 }
 
 }  // namespace troupe::TROUPE_ISA

@@ -19,22 +19,21 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// Heads of bf16 that a bf16 unit takes have a multiple of so many elements; those of 8 bits of 32.
+/// A bf16 unit does attention to heads of a multiple of so many elements; 0: to none of the type.
+TROUPE_INLINE std::int64_t bf16_unit_head_dim([[maybe_unused]] ElementType type) {
 #if defined(TROUPE_BF16_TILES)
-inline constexpr std::int64_t kUnitElements = 32;
+  return type == ElementType::kBF16 || scale_bytes(type) != 0 ? 32 : 0;
+#elif defined(TROUPE_BF16_DOT)
+  return type == ElementType::kBF16 ? 8 : scale_bytes(type) != 0 ? 32 : 0;
 #else
-inline constexpr std::int64_t kUnitElements = 8;
+  return 0;
 #endif
+}
 
 /// Whether a bf16 unit does the attention to this cache.
-TROUPE_INLINE bool attends_in_bf16([[maybe_unused]] const KvCacheView& cache) {
-#if defined(TROUPE_BF16_UNIT)
-  if (cache.latent_dim != 0) return false;
-  if (cache.type == ElementType::kBF16) return cache.head_dim % kUnitElements == 0;
-  return scale_bytes(cache.type) != 0 && cache.head_dim % 32 == 0;
-#else
-  return false;
-#endif
+TROUPE_INLINE bool attends_in_bf16(const KvCacheView& cache) {
+  const std::int64_t unit = bf16_unit_head_dim(cache.type);
+  return unit != 0 && cache.latent_dim == 0 && cache.head_dim % unit == 0;
 }
 
 /// Whether its pages have the paired layout; blocks that do not consist of whole groups of 16

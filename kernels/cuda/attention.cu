@@ -212,6 +212,8 @@ void attention_over(const OpContext& context, const AttentionArgs& args) {
 
 }  // namespace
 
+std::int64_t attention_head_dim_unit(ElementType) noexcept { return 1; }
+
 std::int64_t attention_workspace_bytes(const AttentionShape&, int) noexcept { return 0; }
 
 void attention(const OpContext& context, const AttentionArgs& args) noexcept {

@@ -19,12 +19,13 @@ WeightLoader::Part all_rows(const std::string& name, std::int64_t num_rows) {
   return {name, num_rows, {0, num_rows}};
 }
 
-/// Attention with bf16 units takes whole multiples: that of AMX of 32 elements, that of AVX-512 of
-/// 8. SigLIP's largest models have heads of 72. Zeros change no sum.
+ElementType cache_type(ComputeMode mode) {
+  return mode == ComputeMode::kF32 ? ElementType::kF32 : ElementType::kBF16;
+}
+
+/// SigLIP's largest models have heads of 72. Zeros change no sum.
 std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, ComputeMode mode) {
-  const bool has_tiles = device.isa_name() == "amx";
-  if (mode == ComputeMode::kF32 || (!has_tiles && device.isa_name() != "avx512")) return head_dim;
-  const std::int64_t unit = has_tiles ? 32 : 8;
+  const std::int64_t unit = device.ops().attention_head_dim_unit(cache_type(mode));
   return (head_dim + unit - 1) / unit * unit;
 }
 
@@ -42,7 +43,7 @@ EncoderLayers::EncoderLayers(WeightLoader& loader, Device& device, const std::st
   const std::int64_t num_blocks = (num_rows + kEncoderBlockSize - 1) / kEncoderBlockSize;
   qkv_ = loader.allocate(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())),
                          "an item's queries, keys and values");
-  cache_ = {.type = loader.mode() == ComputeMode::kF32 ? ElementType::kF32 : ElementType::kBF16,
+  cache_ = {.type = cache_type(loader.mode()),
             .num_blocks = num_blocks,
             .block_size = kEncoderBlockSize,
             .num_kv_heads = options.num_heads,

@@ -3,6 +3,9 @@
 #include <unicode/uchar.h>
 #include <utf8proc.h>
 
+#include <cstdint>
+#include <optional>
+
 #include "runtime/tokenizer/category.hpp"
 
 namespace troupe::unicode {
@@ -30,6 +33,23 @@ std::size_t valid_char_bytes(std::string_view text, std::size_t i, std::size_t& 
     ++invalid_bytes;
   }
   return length;
+}
+
+/// Of letters newer than utf8proc's tables.
+std::optional<char32_t> newer_lowercase(char32_t c) noexcept {
+  struct Row {
+    char32_t first;
+    char32_t last;
+    std::int32_t added;
+  };
+  static constexpr Row kNewer[] = {
+#include "runtime/tokenizer/newer_lowercase.inc"
+  };
+  for (const Row& row : kNewer) {
+    if (c < row.first) break;
+    if (c <= row.last) return static_cast<char32_t>(static_cast<std::int32_t>(c) + row.added);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -189,7 +209,8 @@ bool is_cjk_ideograph(char32_t c) noexcept {
 }
 
 void append_lowercase(std::string& out, char32_t c) {
-  append(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  append(out, newer_lowercase(c).value_or(
+                  static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)))));
   // The only character with a two-character lower-case form: I with dot above keeps its dot.
   if (c == 0x130) append(out, 0x307);
 }

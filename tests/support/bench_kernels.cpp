@@ -545,7 +545,8 @@ void register_for(const OpTable* ops) {
         ->Args({1, 2048})
         ->Args({1, 8192})
         ->Args({512, 512})
-        ->Args({512, 2048});
+        ->Args({512, 2048})
+        ->Args({512, 16384});
   }
   add("two_way_attention_bf16",
       [ops](benchmark::State& state) { bench_two_way_attention(state, ops); })

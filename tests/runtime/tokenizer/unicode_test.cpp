@@ -26,6 +26,23 @@ BOOST_AUTO_TEST_CASE(expressions_know_the_characters_of_unicode_16) {
   BOOST_TEST(!unicode::is_letter(U'\U00016EA0'));  // of Unicode 17
 }
 
+BOOST_AUTO_TEST_CASE(letters_of_unicode_17_have_a_lower_case) {
+  const auto lower = [](char32_t c) {
+    std::string text;
+    unicode::append_lowercase(text, c);
+    return text;
+  };
+  BOOST_TEST(lower('A') == "a");
+  BOOST_TEST(lower(0xA7CB) == "\u0264");
+  BOOST_TEST(lower(0xA7DA) == "\uA7DB");
+  BOOST_TEST(lower(0xA7DB) == "\uA7DB");
+  BOOST_TEST(lower(0x10D50) == "\U00010D70");
+  BOOST_TEST(lower(0x10D65) == "\U00010D85");
+  BOOST_TEST(lower(0x16EB8) == "\U00016ED3");
+  BOOST_TEST(lower(0x16EB9) == "\U00016EB9");
+  BOOST_TEST(lower(0x130) == "i\u0307");
+}
+
 // The reference library's tables are those of Unicode 8 and 9.
 BOOST_AUTO_TEST_CASE(marks_that_came_later_are_none) {
   BOOST_TEST(unicode::is_mark(0x301));
