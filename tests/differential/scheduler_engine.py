@@ -4,11 +4,10 @@ No model is loaded and no worker runs: an operation brings the tokens, drafts an
 have sent. The format of configurations, operations, results and states is that of the recorded traces, which
 tests/support/trace_replay.cpp reads.
 """
+import logging
 import math
 import os
 import types
-
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
 
 import torch
 from vllm.config import VllmConfig
@@ -30,6 +29,8 @@ from vllm.v1.kv_cache_interface import (ChunkedLocalAttentionSpec, FullAttention
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+logging.disable(logging.CRITICAL)
 
 WRITES_EVERY_QUEUE = 96  # blocks; the free queue of a larger pool is written only every QUEUE_INTERVAL lines
 QUEUE_INTERVAL = 16

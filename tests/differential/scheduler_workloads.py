@@ -60,7 +60,7 @@ def base(chance, groups=None, **fields):
     """A configuration of one full-attention group; pool() gives it its blocks."""
     budget = chance.choice(BUDGETS)
     cfg = dict(groups=groups or [dict(kind="full", block_size=chance.choice(BLOCK_SIZES))], num_blocks=0,
-               max_model_len=chance.choice(LIMITS), max_num_seqs=chance.choice((1, 2, 3, 4, 6, 9, 12)),
+               max_model_len=chance.choice(LIMITS), max_num_seqs=min(chance.choice((1, 2, 3, 4, 6, 9, 12)), budget),
                max_num_batched_tokens=budget, prefix_caching=chance.random() < 0.6, retention_interval=0,
                enable_chunked_prefill=True, long_prefill_token_threshold=0, policy="fcfs", reserve_full_isl=True,
                watermark=0.0, async_scheduling=False, pp=1, v2_runner=chance.random() < 0.5,
@@ -135,7 +135,9 @@ def speculation(chance, methods=METHODS):
 
 def eagle_groups(chance, cfg):
     """Marks groups that hold drafter layers, for some configurations."""
-    if cfg.get("spec", {}).get("method") in EAGLE_METHODS and len(cfg["groups"]) > 1 and chance.random() < 0.5:
+    spec = cfg.get("spec", {})
+    drops_block = spec.get("method") in EAGLE_METHODS and not spec.get("disable_eagle_block_drop")
+    if drops_block and len(cfg["groups"]) > 1 and chance.random() < 0.5:
         for group in cfg["groups"]:
             if chance.random() < 0.4:
                 group["eagle"] = True
@@ -359,9 +361,8 @@ def throttle(chance):
 
 
 def sessions(chance):
+    # Without drafts: vLLM counts those accepted beyond a session's stop as computed tokens of its next chunk.
     cfg = base(chance, async_scheduling=chance.random() < 0.5)
-    if chance.random() < 0.2:
-        cfg["spec"] = speculation(chance)
     return (pool if chance.random() < 0.6 else tight_pool)(chance, cfg), Habits(
         sessions=0.7, aborts=0.04, lengths=(1, 30), outputs=(1, 8))
 
@@ -405,6 +406,7 @@ def mixed(chance):
     if chance.random() < 0.6:
         cfg["spec"] = speculation(chance)
         eagle_groups(chance, cfg)
+        habits.sessions = 0  # see sessions()
     if chance.random() < 0.4:
         cfg["lora"], habits.adapters = dict(max_loras=chance.choice((1, 2))), 0.3
     if chance.random() < 0.4:
@@ -508,7 +510,7 @@ class Workload:
         if habits.sessions and self.often(habits.sessions * 0.6):
             known = [each for each in self.alive().values() if each.resumable and not each.is_finished()]
             if known:
-                return self.draw_chunk(chance.choice(known).request_id)
+                return self.draw_chunk(chance.choice(known))
         req = dict(id=f"r{len(self.requests)}", prompt=self.draw_prompt(), max_tokens=chance.randint(*habits.outputs),
                    arrival=self.clock)
         if self.often(0.1):
@@ -555,10 +557,16 @@ class Workload:
             largest = chance.randint(1, 4)
             req["repetition"] = [largest, chance.randint(1, largest), chance.choice((2, 3))]
 
-    def draw_chunk(self, request_id):
-        req = dict(id=request_id, prompt=[self.chance.randint(3, VOCABULARY) for _ in range(self.chance.randint(1, 20))],
-                   max_tokens=self.chance.randint(*self.habits.outputs), arrival=self.clock,
-                   resumable=self.often(0.8))
+    def draw_chunk(self, session):
+        """The next chunk, or the end: a session must not become longer than the longest request."""
+        waiting = [chunk for chunk in session.streaming_queue if chunk is not None]
+        longest = session.num_tokens + session.max_tokens + sum(len(chunk.prompt_token_ids) + chunk.max_tokens
+                                                                for chunk in waiting)
+        prompt = [self.chance.randint(3, VOCABULARY) for _ in range(self.chance.randint(1, 20))]
+        req = dict(id=session.request_id, prompt=prompt, max_tokens=self.chance.randint(*self.habits.outputs),
+                   arrival=self.clock)
+        fits = longest + len(prompt) + req["max_tokens"] < self.cfg["max_model_len"]
+        req["resumable"] = fits and self.often(0.8)
         self.add_stops(req)
         return req
 
@@ -684,7 +692,8 @@ class Workload:
         self.note_transfers(out)
         if self.cfg.get("spec") and not self.cfg["async_scheduling"]:
             count = step.out["next_k"]
-            self.apply(dict(op="drafts", d=[[row[0], self.draft(row[0], count)] for row in step.rows]))
+            rows = [row for row in step.rows if row[1] or self.cfg["pp"] == 1]
+            self.apply(dict(op="drafts", d=[[row[0], self.draft(row[0], count)] for row in rows]))
         for later in self.open:
             if later.needs_bitmask:
                 if self.cfg.get("spec") and any(row[2] for row in later.rows):
