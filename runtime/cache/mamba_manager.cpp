@@ -111,7 +111,7 @@ class AlignedStateManager final : public StateManager {
     for (std::int32_t i = begin; i < own.num_cached_blocks.value_or(0); ++i)
       note_key(own.blocks[static_cast<std::size_t>(i)]);
     cache_tail(request, num_tokens);
-    cache_checkpoint(request, num_tokens);
+    cache_checkpoint(request);
   }
 
   /// All blocks before the state that the next step starts from; null blocks among them are
@@ -236,9 +236,9 @@ class AlignedStateManager final : public StateManager {
     if (num_tokens % block_size() != 0) own.cached_tail = index;
   }
 
-  void cache_checkpoint(CachedRequest& request, std::int32_t num_tokens) {
+  void cache_checkpoint(CachedRequest& request) {
     const auto checkpoint = blocks_of(request).checkpoint;
-    if (!checkpoint || checkpoint->num_tokens > num_tokens) return;
+    if (!checkpoint) return;
     const std::int32_t position = checkpoint->num_tokens;
     const BlockId block = blocks_of(request).blocks[static_cast<std::size_t>(checkpoint->index)];
     const PrefixMap& map = context_.pool.prefix_map();
