@@ -4,6 +4,7 @@
 #   make test-long  the long tests (soak, fuzzing, differential runs), in the release build
 #   make test-clients  clients of other projects: OpenAI, Anthropic, LangChain, LiteLLM, pydantic-ai, instructor, schemathesis
 #   make test-models  random configurations of every family against transformers (MODEL_CASES of each, MODEL_SEED)
+#   make test-traces  random traces of vLLM's own scheduler, replayed by Troupe's (TRACE_CASES of each family, TRACE_SEED)
 #   make build    the binary, build/release/troupe
 #   make bench    the benchmarks; tools/bench.sh says which variables name the peers
 #   make check    format, includes, clang-tidy
@@ -13,9 +14,11 @@ PORT ?= 8000
 FUZZ_SECONDS ?= 600
 MODEL_CASES ?= 100
 MODEL_SEED ?= 1
+TRACE_CASES ?= 100
+TRACE_SEED ?= 1
 JOBS ?= $(shell nproc)
 
-.PHONY: serve test test-long test-clients test-models build bench check fuzz clean setup setup-test release
+.PHONY: serve test test-long test-clients test-models test-traces build bench check fuzz clean setup setup-test release
 
 setup:
 	@tools/setup.sh build
@@ -48,6 +51,11 @@ test-models: setup-test
 	@cmake --preset release > /dev/null
 	@cmake --build --preset release -j $(JOBS) --target answer_models troupe
 	@tools/test_models.sh --count $(MODEL_CASES) --seed $(MODEL_SEED) $(FAMILIES)
+
+test-traces: setup-test
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release -j $(JOBS) --target replay_traces
+	@tools/test_traces.sh --count $(TRACE_CASES) --seed $(TRACE_SEED) $(FAMILIES)
 
 bench: setup-test release
 	@tools/bench.sh

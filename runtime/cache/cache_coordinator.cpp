@@ -22,7 +22,8 @@ CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& p
                .hash_unit = settings.hash_block_size(),
                .alignment = settings.hit_alignment(),
                .all_blocks_end = settings.scheduler_block_size(),
-               .partial_hits = settings.partial_hash_hits()} {
+               .partial_hits = settings.partial_hash_hits(),
+               .has_eagle_groups = settings.has_eagle_groups()} {
   // Stale content of an attention page could reach a state through the padding tokens of a batch.
   const bool has_states =
       std::any_of(settings.groups.begin(), settings.groups.end(),
@@ -37,9 +38,8 @@ CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& p
                                             .eagle = eagle}));
     GroupManager* manager = managers_.back().get();
     const auto same =
-        std::find_if(lookup_order_.begin(), lookup_order_.end(), [&](const SpecGroups& other) {
-          return other.manager->spec() == group.spec && other.manager->eagle() == eagle;
-        });
+        std::find_if(lookup_order_.begin(), lookup_order_.end(),
+                     [&](const SpecGroups& other) { return other.manager->spec() == group.spec; });
     if (same != lookup_order_.end())
       same->ids.push_back(manager->group());
     else

@@ -78,6 +78,7 @@ void GroupManager::replace_shared_tail(CachedRequest& request) {
 }
 
 void GroupManager::extend_external(CachedRequest& request, std::int32_t num_computed) {
+  if (num_skipped_tokens(num_computed) >= num_computed) return;  // nothing to load here
   std::vector<BlockId>& blocks = blocks_of(request).blocks;
   take(ceil_div(num_computed, block_size()) - static_cast<std::int32_t>(blocks.size()), blocks);
 }
@@ -214,6 +215,14 @@ bool GroupManager::append_prefix(std::span<const BlockHash> hashes, std::int32_t
     hit[g].push_back(block);
   }
   return true;
+}
+
+std::pair<std::int32_t, std::int32_t> GroupManager::replay_boundaries(
+    std::int32_t num_prompt_tokens) const {
+  if (!context_.has_eagle_groups) return {num_prompt_tokens - 1, num_prompt_tokens - 1};
+  const std::int32_t unit = context_.all_blocks_end;
+  return {std::max(round_down(num_prompt_tokens - 1, unit) - unit, 0),
+          std::max(round_down(num_prompt_tokens, unit) - unit, 0)};
 }
 
 void GroupManager::align(std::vector<std::vector<BlockId>>& hit) const {

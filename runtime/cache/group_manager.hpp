@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct CacheContext {
   /// At its multiples: the least common multiple of the block sizes.
   std::int32_t all_blocks_end = 0;
   bool partial_hits = false;  ///< and may end inside a block
+  bool has_eagle_groups = false;
   bool zero_new_blocks = false;
 };
 
@@ -141,6 +143,10 @@ class GroupManager {
   [[nodiscard]] bool append_prefix(std::span<const BlockHash> hashes, std::int32_t num_tokens,
                                    std::span<const std::int32_t> groups,
                                    std::vector<std::vector<BlockId>>& hit) const;
+  /// Where a request with the same prompt, or with one that extends it, can start; the same for all
+  /// groups, as a hit is the shortest of theirs. Drafters' groups drop the last block of a hit.
+  [[nodiscard]] std::pair<std::int32_t, std::int32_t> replay_boundaries(
+      std::int32_t num_prompt_tokens) const;
   /// Truncates the hit to a multiple of the alignment.
   void align(std::vector<std::vector<BlockId>>& hit) const;
   /// The first of the blocks that a hit of num_blocks full blocks needs that may not be worth

@@ -60,9 +60,17 @@ std::int32_t KVCacheSettings::hash_block_size() const {
 }
 
 bool KVCacheSettings::is_eagle_group(const KVCacheGroup& group) const {
-  return eagle_block_drop &&
-         (group.eagle || std::none_of(groups.begin(), groups.end(),
-                                      [](const KVCacheGroup& other) { return other.eagle; }));
+  if (std::none_of(groups.begin(), groups.end(),
+                   [](const KVCacheGroup& other) { return other.eagle; }))
+    return eagle_block_drop;
+  return std::any_of(groups.begin(), groups.end(), [&](const KVCacheGroup& other) {
+    return other.eagle && other.spec == group.spec;
+  });
+}
+
+bool KVCacheSettings::has_eagle_groups() const {
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const KVCacheGroup& group) { return is_eagle_group(group); });
 }
 
 StatePositions KVCacheSettings::state_positions() const {
@@ -70,13 +78,12 @@ StatePositions KVCacheSettings::state_positions() const {
                            .alignment = hit_alignment(),
                            .partial_hits = partial_hash_hits(),
                            .eagle_block_drop = eagle_block_drop};
-  bool keeps_states = false, all_checkpoint = true, has_eagle_group = eagle_block_drop;
+  bool keeps_states = false, all_checkpoint = true;
   for (const KVCacheGroup& group : groups) {
     const KVCacheSpec& spec = group.spec;
     positions.block_size = positions.block_size == 0
                                ? spec.block_size
                                : std::min(positions.block_size, spec.block_size);
-    has_eagle_group |= group.eagle;
     const auto* mamba = std::get_if<MambaSpec>(&spec.kind);
     if (mamba == nullptr) continue;
     keeps_states |= mamba->mode == MambaMode::kAlign;
@@ -88,7 +95,7 @@ StatePositions KVCacheSettings::state_positions() const {
   if (!keeps_states) positions.block_size = 0;
   if (!all_checkpoint) positions.checkpoint_alignment = 0;
   positions.keep_junction = mamba_shared_prefix_checkpoint && positions.partial_hits &&
-                            has_eagle_group && num_prefill_lookahead <= 1;
+                            has_eagle_groups() && num_prefill_lookahead <= 1;
   return positions;
 }
 

@@ -56,8 +56,10 @@ struct KVCacheSettings {
   [[nodiscard]] std::int32_t hit_alignment() const {
     return partial_hash_hits() ? hash_block_size() : scheduler_block_size();
   }
-  /// Whether the group counts as a drafter's: it is flagged, or none is.
+  /// Whether the group counts as a drafter's: it, or one of the same kind that is looked up with
+  /// it, is flagged; or none is, and the last hit block is recomputed.
   [[nodiscard]] bool is_eagle_group(const KVCacheGroup& group) const;
+  [[nodiscard]] bool has_eagle_groups() const;
   /// Also used by the Scheduler.
   [[nodiscard]] StatePositions state_positions() const;
 };

@@ -111,7 +111,7 @@ class AlignedStateManager final : public StateManager {
     for (std::int32_t i = begin; i < own.num_cached_blocks.value_or(0); ++i)
       note_key(own.blocks[static_cast<std::size_t>(i)]);
     cache_tail(request, num_tokens);
-    cache_checkpoint(request, num_tokens);
+    cache_checkpoint(request);
   }
 
   /// All blocks before the state that the next step starts from; null blocks among them are
@@ -203,22 +203,17 @@ class AlignedStateManager final : public StateManager {
     if (own.checkpoint && own.checkpoint->index == index) return false;  // see cache_checkpoint
     const std::int32_t end = (index + 1) * block_size();
     if (is_retained(end)) return true;
-    const std::int32_t alignment = context_.all_blocks_end;
     const auto ends_at = [&](std::int32_t boundary) {
-      return end == round_down(round_down(boundary, alignment), block_size());
+      return end == round_down(round_down(boundary, context_.alignment), block_size());
     };
-    const std::int32_t prompt = request.info.num_prompt_tokens;
-    if (context_.positions.eagle_block_drop &&
-        ends_at(round_down(prompt - 1, alignment) - alignment))
-      return true;
-    return ends_at(context_.positions.last_hit(prompt, alignment)) ||
-           ends_at(request.shared_prefix_boundary);
+    const auto [repeated, extended] = replay_boundaries(request.info.num_prompt_tokens);
+    return ends_at(repeated) || ends_at(extended) || ends_at(request.shared_prefix_boundary);
   }
 
   /// Whether the state after num_tokens is kept only because of the retention interval.
   bool is_retained(std::int32_t num_tokens) const {
     const auto interval = context_.settings.retention_interval;
-    if (!interval) return num_tokens % context_.all_blocks_end == 0;
+    if (!interval) return num_tokens % block_size() == 0;
     return *interval > 0 && num_tokens % *interval == 0;
   }
 
@@ -241,9 +236,9 @@ class AlignedStateManager final : public StateManager {
     if (num_tokens % block_size() != 0) own.cached_tail = index;
   }
 
-  void cache_checkpoint(CachedRequest& request, std::int32_t num_tokens) {
+  void cache_checkpoint(CachedRequest& request) {
     const auto checkpoint = blocks_of(request).checkpoint;
-    if (!checkpoint || checkpoint->num_tokens > num_tokens) return;
+    if (!checkpoint) return;
     const std::int32_t position = checkpoint->num_tokens;
     const BlockId block = blocks_of(request).blocks[static_cast<std::size_t>(checkpoint->index)];
     const PrefixMap& map = context_.pool.prefix_map();

@@ -85,14 +85,8 @@ class SlidingWindowManager final : public GroupManager {
       if (shifted >= 0 && shifted % segment >= segment - num_window_blocks_) return true;
       if (!retention) return false;
     }
-    const std::int32_t prompt = request.info.num_prompt_tokens;
-    if (context_.settings.eagle_block_drop && eagle()) {
-      if (is_tail_of(std::max(round_down(prompt - 1, alignment) - alignment, 0), index) ||
-          is_tail_of(std::max(round_down(prompt, alignment) - alignment, 0), index))
-        return true;
-    } else if (is_tail_of(prompt - 1, index)) {
-      return true;
-    }
+    const auto [repeated, extended] = replay_boundaries(request.info.num_prompt_tokens);
+    if (is_tail_of(repeated, index) || is_tail_of(extended, index)) return true;
     return request.shared_prefix_boundary > 0 && is_tail_of(request.shared_prefix_boundary, index);
   }
 

@@ -489,7 +489,9 @@ Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool 
   const PrefixCacheReset answer = co_await kv_cache_.reset(std::move(question));
   num_free_blocks_ = answer.num_free_blocks;
   prefix_stats_.reset |= answer.ok;
-  if (!reset_connector || connector_ == nullptr) co_return answer.ok;
+  // With all requests preempted only transfers hold blocks; the connector's cache then stays, too.
+  const bool failed = preempt_running && !answer.ok;
+  if (failed || !reset_connector || connector_ == nullptr) co_return answer.ok;
   const bool connector_ok = connector_->reset_cache();
   connector_stats_.reset |= connector_ok;
   co_return answer.ok&& connector_ok;
