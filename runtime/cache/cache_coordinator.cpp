@@ -6,13 +6,6 @@
 #include "runtime/base/check.hpp"
 
 namespace troupe {
-namespace {
-
-/// A drafter needs the last block's hidden states, so the block is recomputed. Mamba states cannot
-/// be rolled back: there the cap on the hit's length has the same effect.
-bool drops_last(const GroupManager& manager) { return manager.eagle() && !manager.holds_states(); }
-
-}  // namespace
 
 CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool)
     : settings_(settings),
@@ -56,7 +49,7 @@ CacheHit CacheCoordinator::find_longest_hit(const CachedRequest& request,
   hit.blocks.resize(1);
   const SpecGroups& only = lookup_order_[0];
   hit.num_tokens = only.manager->find_hit(request.hashes, max_tokens, only.ids,
-                                          drops_last(*only.manager), hit.blocks);
+                                          only.manager->eagle(), hit.blocks);
   return hit;
 }
 
@@ -85,8 +78,12 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
         length = round_down(length, unit);
         continue;
       }
-      const bool drop = drops_last(*groups.manager) && !drop_done[i];
-      const std::int32_t limit = drop ? std::min(length + unit, num_hashed) : length;
+      // A drafter needs the last block's hidden states, so the block is recomputed: once for each
+      // kind of groups, until a hit becomes shorter for another reason. States cannot be rolled
+      // back: of their groups, whose turn this is as well, nothing is dropped.
+      const bool drop = groups.manager->eagle() && !drop_done[i];
+      const std::int32_t limit =
+          drop && !groups.manager->holds_states() ? std::min(length + unit, num_hashed) : length;
       found.assign(groups.ids.size(), {});
       const std::int32_t found_length =
           groups.manager->find_hit(request.hashes, limit, groups.ids, drop, found);

@@ -110,8 +110,10 @@ class AlignedStateManager final : public StateManager {
     GroupManager::cache(request, num_tokens);
     for (std::int32_t i = begin; i < own.num_cached_blocks.value_or(0); ++i)
       note_key(own.blocks[static_cast<std::size_t>(i)]);
-    cache_tail(request, num_tokens);
-    cache_checkpoint(request);
+    if (own.checkpoint)
+      cache_checkpoint(request);
+    else
+      cache_tail(request, num_tokens);
   }
 
   /// All blocks before the state that the next step starts from; null blocks among them are
@@ -238,7 +240,6 @@ class AlignedStateManager final : public StateManager {
 
   void cache_checkpoint(CachedRequest& request) {
     const auto checkpoint = blocks_of(request).checkpoint;
-    if (!checkpoint) return;
     const std::int32_t position = checkpoint->num_tokens;
     const BlockId block = blocks_of(request).blocks[static_cast<std::size_t>(checkpoint->index)];
     const PrefixMap& map = context_.pool.prefix_map();
