@@ -367,11 +367,10 @@ std::int32_t KVCacheManager::num_reserved_blocks(const AdmitRequest& question) {
   std::int32_t num_reserved = 0;
   for (const UnfinishedPrefill& prefill : question.reserve_for) {
     CachedRequest& known = request(prefill.id);
-    const std::int32_t max_len = settings_.max_model_len;
+    const std::int32_t num_tokens = std::min(known.num_tokens(), settings_.max_model_len);
     num_reserved += coordinator_.num_blocks_needed(
-        known, {.room = {.num_tokens =
-                             std::min(known.num_tokens() + question.num_reserved_tokens, max_len),
-                         .num_main_tokens = std::min(known.num_tokens(), max_len)},
+        known, {.room = {.num_tokens = num_tokens + question.num_reserved_tokens,
+                         .num_main_tokens = num_tokens},
                 .num_computed_tokens = prefill.num_computed_tokens,
                 .whole_sequence = true});
   }

@@ -114,7 +114,7 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
     lost.push_back(request.id);
     // It may need earlier images again, for which those that it holds leave no space.
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
-    if (config_.async_scheduling) {
+    if (config_.async_scheduling && recompute) {
       // Results of later steps are invalid too: they were computed from the same KV.
       request.num_output_placeholders = 0;
       request.num_stale_tokens = request.num_in_flight_tokens;
