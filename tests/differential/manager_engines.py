@@ -235,4 +235,5 @@ class KVCache:
 
     def duplicates(self):
         return sorted([self.hex(kv_cache_utils.get_block_hash(key)), kv_cache_utils.get_group_id(key), list(blocks)]
-                      for key, blocks in self.pool.cached_block_hash_to_block._cache.items() if isinstance(blocks, dict))
+                      for key, blocks in self.pool.cached_block_hash_to_block._cache.items()
+                      if isinstance(blocks, dict))

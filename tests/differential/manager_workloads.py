@@ -95,7 +95,7 @@ def mamba_groups(chance, cfg):
     if chance.random() < 0.9:
         other = size
         if chance.random() < 0.3 and group["mode"] == "align":
-            other = chance.choice([each for each in (1, 2, 4, 8, 16) if size % each == 0 or each % size == 0] or [size])
+            other = chance.choice([each for each in (1, 2, 4, 8, 16) if size % each == 0 or each % size == 0])
         groups.insert(0, dict(kind="full", block_size=other))
         if chance.random() < 0.2:
             groups.insert(1, sliding(chance, other))
