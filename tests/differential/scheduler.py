@@ -5,7 +5,8 @@
   scheduler.py --replay FILE...
 
 Each trace is a random configuration and random operations (scheduler_workloads.py) on vLLM's Scheduler
-(scheduler_engine.py), written in the format of the recorded traces and replayed by build/release/tests/replay_traces (or
+(scheduler_engine.py) or, for families enc and kvm, its encoder-cache or KV-cache manager alone (manager_workloads.py,
+manager_engines.py), written in the format of the recorded traces and replayed by build/release/tests/replay_traces (or
 $TROUPE_REPLAY_TRACES): every decision, block table, hash, event and statistic must be equal. A configuration that vLLM
 refuses is drawn again; a trace ends where vLLM itself fails, or where what it does would depend on the order of a set.
 The texts of both are counted and printed. A trace is made of seed, family and index alone: --only makes it again, --keep
@@ -26,11 +27,15 @@ import subprocess
 import sys
 import tempfile
 
+from manager_engines import EncoderCache, KVCache
+from manager_workloads import MANAGER_FAMILIES, EncoderCalls, KVCacheCalls
 from scheduler_engine import Engine
-from scheduler_workloads import FAMILIES, Workload
+from scheduler_workloads import FAMILIES as SCHEDULER_FAMILIES, Workload
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_DRAWS = 200
+FAMILIES = SCHEDULER_FAMILIES | MANAGER_FAMILIES
+DIRECT_CALLS = {"enc": (EncoderCache, EncoderCalls), "kvm": (KVCache, KVCacheCalls)}  # others: a scheduler
 
 
 class Unordered(Exception):
@@ -48,6 +53,10 @@ def refuse_sets(scheduler):
     scheduler.finish_requests = checked
 
 
+def engine_and_workload(family):
+    return DIRECT_CALLS.get(family, (Engine, Workload))
+
+
 class Trace:
     """The lines of one trace, and why it ended early or its configuration was drawn again."""
 
@@ -55,18 +64,20 @@ class Trace:
         self.name = f"{family}/{index:03}"
         self.complaints = []
         chance = random.Random(f"{seed} {family} {index}")
+        engine, workload = engine_and_workload(family)
         for _ in range(MAX_DRAWS):
             cfg, habits = FAMILIES[family](chance)
             try:
-                self.engine = Engine(cfg)
+                self.engine = engine(cfg)
             except (AssertionError, ValueError) as error:
                 self.complaints.append(f"refused: {error}")
                 continue
-            refuse_sets(self.engine.scheduler)
+            if family not in DIRECT_CALLS:
+                refuse_sets(self.engine.scheduler)
             header = dict(trace=self.name, family=family, set="random", seed=seed, index=index, format=1,
                           engine="vllm 0.32.0", cfg=cfg, derived=self.engine.derived())
             self.lines = [json.dumps(header)]
-            self.record(Workload(chance, self.engine, cfg, habits, self.apply))
+            self.record(workload(chance, self.engine, cfg, habits, self.apply))
             if len(self.lines) > 1:
                 return
         raise SystemExit(f"{family}: vLLM takes none of {MAX_DRAWS} configurations; the last: {self.complaints[-1]}")
@@ -140,7 +151,7 @@ def check_recorded(path):
     with gzip.open(path, "rt") as file:
         for line in map(json.loads, file):
             if "trace" in line:
-                name, engine = line["trace"], Engine(line["cfg"])
+                name, engine = line["trace"], engine_and_workload(line["family"])[0](line["cfg"])
                 counts["traces"] += 1
                 compare(f"{name} derived", line["derived"], engine.derived(), different, name)
                 continue
