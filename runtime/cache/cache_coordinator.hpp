@@ -36,7 +36,8 @@ class CacheCoordinator {
   };
   [[nodiscard]] std::int32_t num_blocks_needed(CachedRequest& request,
                                                const BlockDemand& demand) const;
-  /// Pre: the request holds nothing yet. Blocks for external tokens are allocated here.
+  /// Blocks for external tokens are allocated here. Nothing is done for a request that has adopted
+  /// or cached blocks already.
   void adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
              std::int32_t num_external);
   void extend(CachedRequest& request, const GroupManager::Room& room, BlockTable* taken);

@@ -64,7 +64,7 @@ void GroupManager::take(std::int32_t n, std::vector<BlockId>& blocks) {
     new_blocks_.insert(new_blocks_.end(), blocks.end() - n, blocks.end());
 }
 
-void GroupManager::replace_shared_tail(CachedRequest& request) {
+void GroupManager::replace_shared_tail(CachedRequest& request, std::vector<BlockId>* taken) {
   GroupBlocks& own = blocks_of(request);
   if (!own.shared_tail) return;
   BlockId& tail = own.blocks[static_cast<std::size_t>(*own.shared_tail)];
@@ -73,6 +73,7 @@ void GroupManager::replace_shared_tail(CachedRequest& request) {
   context_.pool.touch(copy[0]);
   // The request's reference to the source is now the copy operation's.
   copies_.emplace_back(tail, copy[0]);
+  if (taken != nullptr) taken->push_back(copy[0]);
   tail = copy[0];
   own.shared_tail.reset();
 }
@@ -84,7 +85,7 @@ void GroupManager::extend_external(CachedRequest& request, std::int32_t num_comp
 }
 
 void GroupManager::extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken) {
-  replace_shared_tail(request);
+  replace_shared_tail(request, taken);
   std::vector<BlockId>& blocks = blocks_of(request).blocks;
   const auto had = static_cast<std::ptrdiff_t>(blocks.size());
   take(ceil_div(room.num_tokens, block_size()) - static_cast<std::int32_t>(had), blocks);

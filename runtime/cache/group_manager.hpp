@@ -165,8 +165,8 @@ class GroupManager {
            static_cast<std::int32_t>(hit.size()) == ceil_div(num_hit_tokens, block_size());
   }
   [[nodiscard]] std::int32_t num_unreferenced(std::span<const BlockId> hit) const;
-  /// Replaces a shared tail by a copy.
-  void replace_shared_tail(CachedRequest& request);
+  /// Replaces a shared tail by a copy; appends the copy to `taken` unless it is null.
+  void replace_shared_tail(CachedRequest& request, std::vector<BlockId>* taken);
   void take(std::int32_t n, std::vector<BlockId>& blocks);
   void record_stored(const CachedRequest& request, std::int32_t begin_token, std::int32_t end_token,
                      std::int32_t block_size, const std::vector<std::int32_t>& stored_ends,

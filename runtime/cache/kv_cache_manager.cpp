@@ -67,7 +67,8 @@ CacheHit KVCacheManager::get_computed_blocks(const CachedRequest& request) {
 
 bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
                                     BlockTable* new_blocks) {
-  CHECK(slots.num_new_tokens + slots.num_external_tokens > 0, value(request.info.id));
+  CHECK(slots.num_new_tokens + slots.num_hit_tokens + slots.num_external_tokens > 0,
+        value(request.info.id));
   const std::int32_t max_len = settings_.max_model_len;
   const std::int32_t num_local = slots.num_computed_tokens + slots.num_hit_tokens;
   const std::int32_t num_computed = std::min(num_local + slots.num_external_tokens, max_len);

@@ -83,7 +83,7 @@ class AlignedStateManager final : public StateManager {
   }
 
   void extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken) override {
-    replace_shared_tail(request);
+    replace_shared_tail(request, taken);
     GroupBlocks& own = blocks_of(request);
     move_cached_tail(own);
     std::vector<BlockId>& blocks = own.blocks;
@@ -108,12 +108,12 @@ class AlignedStateManager final : public StateManager {
     GroupBlocks& own = blocks_of(request);
     const std::int32_t begin = own.num_cached_blocks.value_or(0);
     GroupManager::cache(request, num_tokens);
-    for (std::int32_t i = begin; i < own.num_cached_blocks.value_or(0); ++i)
-      note_key(own.blocks[static_cast<std::size_t>(i)]);
+    const std::int32_t end = own.num_cached_blocks.value_or(0);
     if (own.checkpoint)
-      cache_checkpoint(request);
+      cache_checkpoint(request, *own.checkpoint);
     else
       cache_tail(request, num_tokens);
+    for (std::int32_t i = begin; i < end; ++i) note_key(own.blocks[static_cast<std::size_t>(i)]);
   }
 
   /// All blocks before the state that the next step starts from; null blocks among them are
@@ -201,8 +201,6 @@ class AlignedStateManager final : public StateManager {
   }
 
   bool worth_caching(const CachedRequest& request, std::int32_t index) const override {
-    const GroupBlocks& own = blocks_of(request);
-    if (own.checkpoint && own.checkpoint->index == index) return false;  // see cache_checkpoint
     const std::int32_t end = (index + 1) * block_size();
     if (is_retained(end)) return true;
     const auto ends_at = [&](std::int32_t boundary) {
@@ -235,20 +233,24 @@ class AlignedStateManager final : public StateManager {
     if (block == kNullBlock) return;
     add_prefix_key(request, block, num_tokens);
     note_key(block);
-    if (num_tokens % block_size() != 0) own.cached_tail = index;
+    if (num_tokens % block_size() == 0) return;
+    own.cached_tail = index;
+    own.num_cached_blocks = index;
   }
 
-  void cache_checkpoint(CachedRequest& request) {
-    const auto checkpoint = blocks_of(request).checkpoint;
-    const std::int32_t position = checkpoint->num_tokens;
-    const BlockId block = blocks_of(request).blocks[static_cast<std::size_t>(checkpoint->index)];
+  /// The block was cached as a full one, if at all: its only key becomes that of the checkpoint.
+  void cache_checkpoint(const CachedRequest& request, const GroupBlocks::Checkpoint& checkpoint) {
+    const std::int32_t position = checkpoint.num_tokens;
+    const BlockId block = blocks_of(request).blocks[static_cast<std::size_t>(checkpoint.index)];
     const PrefixMap& map = context_.pool.prefix_map();
-    if (block == kNullBlock || (map.has_entry(block) && map.num_tokens(block) == position)) return;
-    context_.pool.drop_content(block);
     const std::int32_t prompt = request.info.num_prompt_tokens;
-    if (position != context_.positions.last_hit(prompt, context_.alignment) &&
-        position != request.shared_prefix_boundary && !is_retained(position))
+    const bool is_kept = position == context_.positions.last_hit(prompt, context_.alignment) ||
+                         position == request.shared_prefix_boundary || is_retained(position);
+    if (block == kNullBlock ||
+        (is_kept && map.has_entry(block) && map.num_tokens(block) == position))
       return;
+    context_.pool.drop_content(block);
+    if (!is_kept) return;
     add_prefix_key(request, block, position);
     note_key(block);
   }
