@@ -59,17 +59,6 @@ void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int
   attend_chunk(args, tile, chunk, scratch, state);
 }
 
-/// Of each tile, the softmax over its chunks so far.
-struct TileTotals {
-  alignas(64) float max[kTilesAtOnce * kQueryTileRows] = {};
-  alignas(64) float sum[kTilesAtOnce * kQueryTileRows] = {};
-  alignas(64) float out[kQueryTileRows * kMaxDimsAtOnce];
-  SoftmaxState of(int tile, std::int64_t head_dim) {
-    return {max + tile * kQueryTileRows, sum + tile * kQueryTileRows,
-            out + tile * kQueryTileRows * head_dim};
-  }
-};
-
 /// All chunks of some tiles of one sequence and KV head, in order, on one thread.
 void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_tiles) {
 #if defined(TROUPE_BF16_UNIT)

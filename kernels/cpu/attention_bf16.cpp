@@ -54,10 +54,7 @@ struct Bf16Scratch {
   /// Values of a pair of groups, 32 elements of each: double-buffered.
   alignas(64) std::byte slices[2][2 * 1024];
   TileState parts[kNumItems];
-  // Of each tile, the softmax over the chunks so far.
-  alignas(64) float max[kTilesAtOnce * kQueryTileRows];
-  alignas(64) float sum[kTilesAtOnce * kQueryTileRows];
-  alignas(64) float out[kQueryTileRows * kMaxDimsAtOnce];
+  TileTotals totals;
 };
 // On the stack of a thread, which may have 2 MiB.
 static_assert(sizeof(Bf16Scratch) < std::size_t{5} << 18);
@@ -161,8 +158,7 @@ class Bf16Attention {
     return scratch_.queries + t * kQueryTileRows * round_up(head_dim_, 32);
   }
   [[nodiscard]] SoftmaxState total_of(std::int64_t t) const {
-    return {scratch_.max + t * kQueryTileRows, scratch_.sum + t * kQueryTileRows,
-            scratch_.out + t * kQueryTileRows * head_dim_};
+    return scratch_.totals.of(t, head_dim_);
   }
 
   void begin(TileChunk& item, int t, std::int64_t chunk, std::int64_t buffer,

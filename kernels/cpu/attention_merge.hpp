@@ -13,6 +13,17 @@ struct TileState {
   SoftmaxState view() { return {max, sum, out}; }
 };
 
+/// Of each of up to tiles_at_once tiles, the softmax over its chunks so far.
+struct TileTotals {
+  alignas(64) float max[kTilesAtOnce * kQueryTileRows];
+  alignas(64) float sum[kTilesAtOnce * kQueryTileRows];
+  alignas(64) float out[kQueryTileRows * kMaxDimsAtOnce];
+  SoftmaxState of(std::int64_t tile, std::int64_t head_dim) {
+    return {max + tile * kQueryTileRows, sum + tile * kQueryTileRows,
+            out + tile * kQueryTileRows * head_dim};
+  }
+};
+
 /// Merges the rows' softmax over one more chunk into their total.
 inline void merge_chunk(const QueryTile& tile, std::int64_t chunk, std::int64_t head_dim,
                         const SoftmaxState& part, const SoftmaxState& total) {

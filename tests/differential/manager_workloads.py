@@ -5,8 +5,8 @@ scheduler would not do: lookups of running requests, blocks that lose their hash
 """
 import math
 
-from scheduler_workloads import (FINE_BLOCK_SIZES, LIMITS, WINDOWS, Habits, hybrid_groups, pool, retention, sliding,
-                                 tight_pool)
+from scheduler_workloads import (FINE_BLOCK_SIZES, LIMITS, WINDOWS, Habits, hybrid_groups, mamba_groups, pool, retention,
+                                 sliding, tight_pool)
 
 VOCABULARY = 60
 NUM_CALLS = (30, 80, 200)
@@ -79,7 +79,7 @@ class EncoderCalls:
                     arrival=float(len(self.requests)), mm=items)
 
 
-def mamba_groups(chance, cfg):
+def states(chance, cfg):
     """Mamba groups, alone or with attention, as the engine makes them."""
     size = chance.choice((2, 4, 6, 8, 12, 16, 32))
     group = dict(kind="mamba", mode="align", block_size=size)
@@ -88,20 +88,7 @@ def mamba_groups(chance, cfg):
         cfg["prefix_caching"] = False
     if chance.random() < 0.4:
         group["num_speculative_blocks"] = chance.choice((1, 2, 3, 5))
-    if group["mode"] == "align" and chance.random() < 0.4:
-        group |= dict(num_prefill_checkpoint_blocks=1,
-                      prefill_checkpoint_alignment=chance.choice((1, 2, 4, size, size // 2)))
-    groups = [dict(group) for _ in range(chance.choice((1, 1, 2, 3)))]
-    if chance.random() < 0.9:
-        other = size
-        if chance.random() < 0.3 and group["mode"] == "align":
-            other = chance.choice([each for each in (1, 2, 4, 8, 16) if size % each == 0 or each % size == 0])
-        groups.insert(0, dict(kind="full", block_size=other))
-        if chance.random() < 0.2:
-            groups.insert(1, sliding(chance, other))
-        if chance.random() < 0.2:
-            chance.shuffle(groups)
-    return groups
+    return mamba_groups(chance, group, size, chance.choice((1, 1, 2, 3)))
 
 
 def kvm(chance):
@@ -113,7 +100,7 @@ def kvm(chance):
     kind = chance.choice(("full", "sliding", "sliding", "hybrid", "hybrid", "chunked", "mamba", "mamba", "mamba"))
     size = chance.choice(FINE_BLOCK_SIZES)
     if kind == "mamba":
-        cfg["groups"] = mamba_groups(chance, cfg)
+        cfg["groups"] = states(chance, cfg)
     elif kind == "hybrid":
         cfg["groups"] = hybrid_groups(chance)
     elif kind == "chunked":

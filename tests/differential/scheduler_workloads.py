@@ -222,6 +222,24 @@ def chunked_local(chance):
     return (pool if chance.random() < 0.6 else tight_pool)(chance, cfg), Habits(shared=0.7, lengths=(1, 150))
 
 
+def mamba_groups(chance, group, size, count):
+    """So many of a Mamba group, some with checkpoint blocks, alone or with attention of about `size`."""
+    if group["mode"] == "align" and chance.random() < 0.4:
+        group |= dict(num_prefill_checkpoint_blocks=1)
+        group["prefill_checkpoint_alignment"] = chance.choice((1, 2, 4, size, size // 2 or 1))
+    groups = [dict(group) for _ in range(count)]
+    if chance.random() < 0.9:
+        other = size
+        if chance.random() < 0.25 and group["mode"] == "align":
+            other = chance.choice([each for each in (1, 2, 4, 8, 16) if size % each == 0 or each % size == 0])
+        groups.insert(0, dict(kind="full", block_size=other))
+        if chance.random() < 0.15:
+            groups.insert(1, sliding(chance, other))
+        if chance.random() < 0.2:
+            chance.shuffle(groups)
+    return groups
+
+
 def mamba(chance):
     size = chance.choice((4, 6, 8, 12, 16, 32))
     count = chance.choice((1, 1, 2, 3))
@@ -236,19 +254,7 @@ def mamba(chance):
         cfg["spec"] = speculation(chance, ("ngram", "eagle", "eagle3", "mtp", "draft_model"))
         cfg["spec"].pop("dynamic", None)
         group["num_speculative_blocks"] = cfg["spec"]["k"]
-    if group["mode"] == "align" and chance.random() < 0.4:
-        group |= dict(num_prefill_checkpoint_blocks=1)
-        group["prefill_checkpoint_alignment"] = chance.choice((1, 2, 4, size, size // 2 or 1))
-    cfg["groups"] = [dict(group) for _ in range(count)]
-    if chance.random() < 0.9:
-        other = size
-        if chance.random() < 0.25 and group["mode"] == "align":
-            other = chance.choice([each for each in (1, 2, 4, 8, 16) if size % each == 0 or each % size == 0])
-        cfg["groups"].insert(0, dict(kind="full", block_size=other))
-        if chance.random() < 0.15:
-            cfg["groups"].insert(1, sliding(chance, other))
-        if chance.random() < 0.2:
-            chance.shuffle(cfg["groups"])
+    cfg["groups"] = mamba_groups(chance, group, size, count)
     if group["mode"] == "align" and cfg["prefix_caching"]:
         retention(chance, cfg)
         if len(cfg["groups"]) > 1 and chance.random() < 0.6:
