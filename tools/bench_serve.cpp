@@ -48,7 +48,7 @@ struct ServeOptions {
 void bind(OptionSet& set, ServeOptions& options) {
   RandomPromptOptions& random = options.random;
   set.section("server")
-      .add("base-url", options.base_url, "http://host:port/path; default: from host and port")
+      .add("base-url", options.base_url, "http[s]://host:port/path; default: from host and port")
       .add("host", options.host, "host name or address of the server")
       .add("port", options.port, "port", 1, 65535)
       .add("endpoint", options.endpoint, "path of the API",

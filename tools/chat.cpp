@@ -231,7 +231,7 @@ int chat(Arguments arguments) {
   std::string url;
   line.options.log.log_level = "warning";
   line.set.section("chat")
-      .add("url", url, "use this server instead of loading a model: http://HOST:PORT")
+      .add("url", url, "use this server instead of loading a model: http[s]://HOST:PORT")
       .add("system", options.system, "system message")
       .add("image", options.images, "file with an image, before the first message")
       .add("temperature", options.temperature,

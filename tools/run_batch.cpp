@@ -225,7 +225,7 @@ int run_batch(Arguments given) {
       .add("error-file", settings.error_file,
            "results of requests that failed; also -e; default: the output file's name with .errors")
       .add("url", settings.url,
-           "a running server, http://HOST:PORT; default: one that is started for the batch")
+           "a running server, http[s]://HOST:PORT; default: one that is started for the batch")
       .add("max-in-flight", settings.max_in_flight, "requests that are sent at once", 1, 4096);
   if (const auto done = read_command_line(line, arguments, kRunBatchUsage)) return *done;
   for (const auto& [name, value] : {std::pair("input-file", &settings.input_file),

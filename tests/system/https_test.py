@@ -65,6 +65,12 @@ class Https(unittest.TestCase):
             curl = subprocess.run(["curl", "-sS", "--cacert", self.certificate, server.url + "/v1/models"],
                                   capture_output=True, text=True, timeout=DEADLINE_S)
             self.assertEqual(json.loads(curl.stdout)["data"][0]["id"], "demo", curl.stderr)
+            code, out, errors = run(["chat", "--url", server.url, "--temperature", "0"], "Who are you?\n",
+                                    environment={"SSL_CERT_FILE": str(self.certificate)})
+            self.assertEqual((code, out.strip()), (0, whole.strip()), errors)
+            code, _, errors = run(["chat", "--url", server.url], "Who are you?\n")  # an authority that the system does not know
+            self.assertEqual(code, 1)
+            self.assertIn("certificate", errors)
             connection = self.connect(server)
             for _ in range(3):  # one connection
                 connection.request("POST", "/v1/completions", json.dumps({"model": "demo", "prompt": "a" * 100_000}),

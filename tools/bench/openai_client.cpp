@@ -1,16 +1,14 @@
 #include "tools/bench/openai_client.hpp"
 
+#include <curl/curl.h>
+
 #include <algorithm>
-#include <array>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
 #include <charconv>
 #include <chrono>
-#include <limits>
+#include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/clock.hpp"
@@ -19,132 +17,152 @@
 namespace troupe::tools {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
-using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-using Request = http::request<http::string_body>;
+using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxErrorBody = 1 << 16;
 constexpr double kLongestAnswerS = 6 * 3600;
+/// Between two looks at transfers that report nothing.
+constexpr milliseconds kLongestWait{1000};
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Request make_request(http::verb verb, const ServerAddress& server, const std::string& path,
-                     const ClientHeaders& headers, std::string body) {
-  Request request(verb, server.path + path, 11);
-  request.set(http::field::host, server.authority());
-  request.set(http::field::user_agent, "troupe");
-  request.keep_alive(false);
-  for (const auto& [name, value] : headers) request.set(name, value);
-  if (verb == http::verb::post) request.set(http::field::content_type, "application/json");
-  request.body() = std::move(body);
-  request.prepare_payload();
-  return request;
-}
-
-std::string status_text(unsigned status, const std::string& body) {
+std::string status_text(long status, const std::string& body) {
   return "HTTP " + std::to_string(status) + (body.empty() ? "" : ": " + body);
 }
 
-/// One request on its own connection. Lives until it has called `on_done`, once; `on_body` gets the
-/// body as it arrives.
-class Call : public std::enable_shared_from_this<Call> {
+/// One request on its own connection, and what receives its response.
+class Call {
  public:
-  using OnBody = std::function<void(unsigned status, std::string_view bytes)>;
-  using OnDone = std::function<void(error_code error, unsigned status)>;
+  using OnBody = std::function<void(long status, std::string_view bytes)>;
+  /// `error` is empty if a whole response arrived.
+  using OnDone = std::function<void(const std::string& error, long status)>;
 
-  Call(asio::io_context& context, Request request, OnBody on_body, OnDone on_done)
-      : resolver_(context),
-        stream_(context),
-        request_(std::move(request)),
+  /// A GET if `body` is null.
+  Call(const ServerAddress& server, const std::string& path, const ClientHeaders& headers,
+       const std::string* body, double timeout_s, OnBody on_body, OnDone on_done)
+      : body_(body != nullptr ? *body : ""),
         on_body_(std::move(on_body)),
         on_done_(std::move(on_done)) {
-    parser_.body_limit(std::numeric_limits<std::uint64_t>::max());
+    static std::once_flag once;
+    std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+    handle_.reset(curl_easy_init());
+    set(CURLOPT_URL, (server.url() + path).c_str());
+    set(CURLOPT_USERAGENT, "troupe");
+    set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    set(CURLOPT_PROXY, "");
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_FRESH_CONNECT, 1L);
+    set(CURLOPT_FORBID_REUSE, 1L);
+    set(CURLOPT_TIMEOUT_MS, static_cast<long>(timeout_s * 1000));
+    // As OpenSSL's own programs; libcurl knows the system's certificates only.
+    if (const char* authorities = std::getenv("SSL_CERT_FILE")) set(CURLOPT_CAINFO, authorities);
+    add_header("Connection: close");
+    for (const auto& [name, value] : headers) add_header(name + ": " + value);
+    if (body != nullptr) {
+      add_header("Content-Type: application/json");
+      add_header("Expect:");  // no round trip before a long body
+      set(CURLOPT_POSTFIELDS, body_.data());
+      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body_.size()));
+    }
+    set(CURLOPT_HTTPHEADER, headers_.get());
+    set(CURLOPT_WRITEFUNCTION, &Call::write);
+    set(CURLOPT_WRITEDATA, this);
   }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
-  void start(const ServerAddress& server, double timeout_s) {
-    stream_.expires_after(from_seconds(timeout_s));
-    resolver_.async_resolve(server.host, server.port,
-                            [self = shared_from_this()](error_code error, const auto& endpoints) {
-                              if (error) return self->finish(error);
-                              self->connect(endpoints);
-                            });
-  }
-
-  /// Cancels it: `on_done` is called with an error.
-  void cancel() {
-    resolver_.cancel();
-    stream_.close();
+  [[nodiscard]] CURL* handle() const { return handle_.get(); }
+  void finish(CURLcode code) {
+    on_done_(code == CURLE_OK ? std::string() : std::string(curl_easy_strerror(code)), status());
   }
 
  private:
-  void connect(const asio::ip::tcp::resolver::results_type& endpoints) {
-    stream_.async_connect(endpoints, [self = shared_from_this()](error_code error, const auto&) {
-      if (error) return self->finish(error);
-      self->stream_.socket().set_option(asio::ip::tcp::no_delay(true), error);
-      self->send();
-    });
+  template <class Value>
+  void set(CURLoption option, Value value) {
+    curl_easy_setopt(handle_.get(), option, value);
+  }
+  void add_header(const std::string& line) {
+    curl_slist* const longer = curl_slist_append(headers_.get(), line.c_str());
+    static_cast<void>(headers_.release());
+    headers_.reset(longer);
+  }
+  [[nodiscard]] long status() const {
+    long status = 0;
+    curl_easy_getinfo(handle_.get(), CURLINFO_RESPONSE_CODE, &status);
+    return status;
+  }
+  static std::size_t write(const char* bytes, std::size_t size, std::size_t count, void* call) {
+    auto& self = *static_cast<Call*>(call);
+    self.on_body_(self.status(), {bytes, size * count});
+    return size * count;
   }
 
-  void send() {
-    http::async_write(stream_, request_,
-                      [self = shared_from_this()](error_code error, std::size_t) {
-                        if (error) return self->finish(error);
-                        self->read_head();
-                      });
+  struct Deleter {
+    void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
+    void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+  };
+  const std::string body_;
+  const OnBody on_body_;
+  const OnDone on_done_;
+  std::unique_ptr<curl_slist, Deleter> headers_;
+  std::unique_ptr<CURL, Deleter> handle_;
+};
+
+/// Calls that run at once, on the thread that calls `run_once`.
+class Calls {
+ public:
+  ~Calls() {
+    for (const auto& [handle, call] : running_) curl_multi_remove_handle(multi_.get(), handle);
   }
 
-  void read_head() {
-    http::async_read_header(stream_, buffer_, parser_,
-                            [self = shared_from_this()](error_code error, std::size_t) {
-                              if (error) return self->finish(error);
-                              self->read_body();
-                            });
+  void start(std::unique_ptr<Call> call) {
+    curl_multi_add_handle(multi_.get(), call->handle());
+    CURL* const handle = call->handle();
+    running_.emplace(handle, std::move(call));
   }
 
-  /// Reads what has arrived: waiting for a full buffer would hide the arrival times of chunks.
-  void read_body() {
-    if (parser_.is_done()) return finish({});
-    auto& body = parser_.get().body();
-    body.data = piece_.data();
-    body.size = piece_.size();
-    http::async_read_some(
-        stream_, buffer_, parser_, [self = shared_from_this()](error_code error, std::size_t) {
-          if (error && error != http::error::need_buffer) return self->finish(error);
-          const std::size_t size = self->piece_.size() - self->parser_.get().body().size;
-          self->on_body_(self->status(), {self->piece_.data(), size});
-          self->read_body();
-        });
+  /// Moves bytes, finishes what has ended, then waits for more, for `longest` at most. Returns
+  /// whether `descriptor` (-1: none) became readable.
+  bool run_once(milliseconds longest, int descriptor = -1) {
+    int num_running = 0, num_left = 0;
+    curl_multi_perform(multi_.get(), &num_running);
+    bool has_ended = false;
+    while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &num_left)) {
+      has_ended = true;
+      const CURLcode code = message->data.result;
+      const auto ended = running_.extract(message->easy_handle);
+      curl_multi_remove_handle(multi_.get(), ended.key());
+      ended.mapped()->finish(code);
+    }
+    if (has_ended) return false;  // the caller may have more to start
+    curl_waitfd interrupt{descriptor, CURL_WAIT_POLLIN, 0};
+    curl_multi_poll(multi_.get(), &interrupt, descriptor >= 0 ? 1 : 0,
+                    static_cast<int>(longest.count()), nullptr);
+    return interrupt.revents != 0;
   }
 
-  void finish(error_code error) { on_done_(error, status()); }
-  [[nodiscard]] unsigned status() const { return parser_.get().result_int(); }
+  [[nodiscard]] std::size_t size() const { return running_.size(); }
 
-  asio::ip::tcp::resolver resolver_;
-  beast::tcp_stream stream_;
-  Request request_;
-  OnBody on_body_;
-  OnDone on_done_;
-  beast::flat_buffer buffer_;
-  http::response_parser<http::buffer_body> parser_;
-  std::array<char, 16384> piece_{};
+ private:
+  struct Deleter {
+    void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+  };
+  std::unique_ptr<CURLM, Deleter> multi_{curl_multi_init()};
+  std::map<CURL*, std::unique_ptr<Call>> running_;
 };
 
 /// One load run, on one thread.
 class LoadRun {
  public:
-  explicit LoadRun(const Load& load) : load_(load), timer_(context_) {
-    result_.records.resize(load.bodies.size());
-  }
+  explicit LoadRun(const Load& load) : load_(load) { result_.records.resize(load.bodies.size()); }
 
   LoadResult run() {
     start_ = Clock::now();
-    send_next();
-    context_.run();
+    while (num_done_ < std::ssize(load_.bodies)) calls_.run_once(send_due());
     return std::move(result_);
   }
 
@@ -157,44 +175,41 @@ class LoadRun {
     std::string error_body;
   };
 
-  /// Sends the next request when it is due and a slot is free, then continues.
-  void send_next() {
-    if (num_sent_ == load_.bodies.size()) return;
-    waits_for_place_ = load_.max_concurrency && num_running_ >= *load_.max_concurrency;
-    if (waits_for_place_) return;
-    timer_.expires_at(start_ + from_seconds(load_.send_times[num_sent_]));
-    timer_.async_wait([this](error_code) {
+  /// Sends the requests that are due, while there are free slots. Returns the time until the next.
+  milliseconds send_due() {
+    while (num_sent_ < load_.bodies.size()) {
+      const bool has_slot = !load_.max_concurrency || std::ssize(calls_) < *load_.max_concurrency;
+      if (!has_slot) break;
+      const auto wait = start_ + from_seconds(load_.send_times[num_sent_]) - Clock::now();
+      if (wait > Clock::duration::zero())
+        return std::min(std::chrono::floor<milliseconds>(wait), kLongestWait);
       send(num_sent_++);
-      send_next();
-    });
+    }
+    return kLongestWait;
   }
 
   void send(std::size_t index) {
-    ++num_running_;
     auto answer = std::make_shared<Answer>();
     answer->sent = Clock::now();
     const double start = std::chrono::duration<double>(answer->sent - start_).count();
-    std::make_shared<Call>(
-        context_,
-        make_request(http::verb::post, load_.server, load_.path, load_.headers,
-                     load_.bodies[index]),
-        [answer](unsigned status, std::string_view bytes) { take(*answer, status, bytes); },
-        [this, index, start, answer](error_code error, unsigned status) {
+    calls_.start(std::make_unique<Call>(
+        load_.server, load_.path, load_.headers, &load_.bodies[index], load_.timeout_s,
+        [answer](long status, std::string_view bytes) { take(*answer, status, bytes); },
+        [this, index, start, answer](const std::string& error, long status) {
           RequestRecord record = std::move(answer->recorder).finish();
-          if (error) {
+          if (!error.empty()) {
             record.success = false;
-            record.error = error.message();
+            record.error = error;
           } else if (status != 200) {
             record.error = status_text(status, answer->error_body);
           }
           record.start = start;
           record.queued = std::max(0.0, start - load_.send_times[index]);
           end(index, std::move(record));
-        })
-        ->start(load_.server, load_.timeout_s);
+        }));
   }
 
-  static void take(Answer& answer, unsigned status, std::string_view bytes) {
+  static void take(Answer& answer, long status, std::string_view bytes) {
     if (status != 200) {
       answer.error_body += bytes.substr(0, kMaxErrorBody - answer.error_body.size());
       return;
@@ -206,19 +221,15 @@ class LoadRun {
   void end(std::size_t index, RequestRecord record) {
     result_.records[index] = std::move(record);
     result_.duration = seconds_since(start_);
-    --num_running_;
-    if (load_.on_progress) load_.on_progress(++num_done_);
-    if (waits_for_place_) send_next();
+    ++num_done_;
+    if (load_.on_progress) load_.on_progress(num_done_);
   }
 
   const Load& load_;
-  asio::io_context context_{1};
-  asio::steady_timer timer_;  ///< until the next request is due
+  Calls calls_;
   Clock::time_point start_;
   std::size_t num_sent_ = 0;
-  std::int64_t num_running_ = 0;
   std::int64_t num_done_ = 0;
-  bool waits_for_place_ = false;
   LoadResult result_;
 };
 
@@ -230,25 +241,22 @@ std::string ServerAddress::authority() const {
 }
 
 Result<ServerAddress> parse_url(std::string_view url) {
-  constexpr std::string_view kHttp = "http://";
+  constexpr std::string_view kHttp = "http://", kHttps = "https://";
   const auto wrong = [&](const std::string& what) {
     return invalid_argument("URL '" + std::string(url) + "': " + what);
   };
-  if (url.starts_with("https://")) {
-    return Error{ErrorCode::kUnsupported, "URL '" + std::string(url) + "': https is not supported",
-                 ""};
-  }
-  std::string_view rest = url;
-  if (!rest.starts_with(kHttp)) return wrong("expected http://host:port");
-  rest.remove_prefix(kHttp.size());
   ServerAddress server;
+  server.uses_tls = url.starts_with(kHttps);
+  if (!server.uses_tls && !url.starts_with(kHttp))
+    return wrong("expected http://host:port or https://host:port");
+  std::string_view rest = url.substr((server.uses_tls ? kHttps : kHttp).size());
   const std::size_t slash = rest.find('/');
   if (slash != std::string_view::npos) server.path = rest.substr(slash);
   while (server.path.ends_with('/')) server.path.pop_back();
   std::string_view authority = rest.substr(0, slash);
   const std::size_t colon = authority.rfind(':');
   const bool has_port = colon != std::string_view::npos && !authority.ends_with(']');
-  server.port = has_port ? authority.substr(colon + 1) : "80";
+  server.port = has_port ? authority.substr(colon + 1) : server.uses_tls ? "443" : "80";
   server.host = authority.substr(0, has_port ? colon : std::string_view::npos);
   if (server.host.starts_with('[') && server.host.ends_with(']')) {
     server.host = server.host.substr(1, server.host.size() - 2);  // an IPv6 address
@@ -265,58 +273,45 @@ Result<ServerAddress> parse_url(std::string_view url) {
 
 Result<std::string> http_get(const ServerAddress& server, const std::string& path,
                              const ClientHeaders& headers, double timeout_s) {
-  asio::io_context context{1};
-  std::string body;
-  error_code failure;
-  unsigned status = 0;
-  std::make_shared<Call>(
-      context, make_request(http::verb::get, server, path, headers, ""),
-      [&](unsigned, std::string_view bytes) { body += bytes; },
-      [&](error_code error, unsigned number) {
+  Calls calls;
+  std::string body, failure;
+  long status = 0;
+  calls.start(std::make_unique<Call>(
+      server, path, headers, nullptr, timeout_s,
+      [&](long, std::string_view bytes) { body += bytes; },
+      [&](const std::string& error, long number) {
         failure = error;
         status = number;
-      })
-      ->start(server, timeout_s);
-  context.run();
+      }));
+  while (std::size(calls) > 0) calls.run_once(kLongestWait);
   const std::string where = server.url() + path;
-  if (failure) return Error{ErrorCode::kUnavailable, where + ": " + failure.message(), ""};
+  if (!failure.empty()) return Error{ErrorCode::kUnavailable, where + ": " + failure, ""};
   if (status != 200) return Error{ErrorCode::kIo, where + ": " + status_text(status, body), ""};
   return body;
 }
 
 Result<PostResult> http_post(const ServerAddress& server, const std::string& path,
-                             const ClientHeaders& headers, std::string body,
+                             const ClientHeaders& headers, const std::string& body,
                              const std::function<void(std::string_view)>& on_bytes,
                              int interrupt_descriptor) {
-  asio::io_context context{1};
-  asio::posix::stream_descriptor interrupt(context);
+  Calls calls;
   PostResult result;
-  error_code failure;
-  bool interrupted = false;
-  const auto call = std::make_shared<Call>(
-      context, make_request(http::verb::post, server, path, headers, std::move(body)),
-      [&](unsigned status, std::string_view bytes) {
+  std::string failure;
+  calls.start(std::make_unique<Call>(
+      server, path, headers, &body, kLongestAnswerS,
+      [&](long status, std::string_view bytes) {
         if (status == 200) return on_bytes(bytes);
         result.error_body += bytes.substr(0, kMaxErrorBody - result.error_body.size());
       },
-      [&](error_code error, unsigned status) {
+      [&](const std::string& error, long status) {
         failure = error;
-        result.status = status;
-        if (interrupt.is_open()) interrupt.release();
-      });
-  if (interrupt_descriptor >= 0) {
-    interrupt.assign(interrupt_descriptor);
-    interrupt.async_wait(asio::posix::stream_descriptor::wait_read, [&](error_code error) {
-      if (error) return;
-      interrupted = true;
-      call->cancel();
-    });
+        result.status = static_cast<unsigned>(status);
+      }));
+  while (std::size(calls) > 0) {
+    if (calls.run_once(kLongestWait, interrupt_descriptor)) return PostResult{.status = 200};
   }
-  call->start(server, kLongestAnswerS);
-  context.run();
-  if (interrupted) return PostResult{.status = 200};
-  const std::string where = server.url() + path;
-  if (failure) return Error{ErrorCode::kUnavailable, where + ": " + failure.message(), ""};
+  if (!failure.empty())
+    return Error{ErrorCode::kUnavailable, server.url() + path + ": " + failure, ""};
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// An HTTP client that generates load for an OpenAI server.
+// An HTTP client for OpenAI servers, for one request or a load of them. It uses no proxy; for
+// https, SSL_CERT_FILE names certificate authorities other than those of the system.
 
 #include <cstdint>
 #include <functional>
@@ -17,14 +18,17 @@ struct ServerAddress {
   std::string host;
   std::string port;
   std::string path;  ///< prefix of every endpoint, without a trailing slash
+  bool uses_tls = false;
   bool operator==(const ServerAddress&) const = default;
 
   /// "host:port" as in URLs and the Host header: an IPv6 address is in brackets.
   [[nodiscard]] std::string authority() const;
-  /// "http://host:port/path".
-  [[nodiscard]] std::string url() const { return "http://" + authority() + path; }
+  /// "http://host:port/path", or https.
+  [[nodiscard]] std::string url() const {
+    return (uses_tls ? "https://" : "http://") + authority() + path;
+  }
 };
-/// Reads "http://host:port/path". Errors: kInvalidArgument; kUnsupported for https.
+/// Reads "http://host:port/path", or https. Errors: kInvalidArgument.
 [[nodiscard]] Result<ServerAddress> parse_url(std::string_view url);
 
 /// Headers besides those of the protocol.
@@ -43,7 +47,7 @@ struct PostResult {
 /// when `interrupt_descriptor` (-1: none) becomes readable: the result is what was received, with
 /// status 200. Errors: kUnavailable if there is no response, or the connection breaks.
 [[nodiscard]] Result<PostResult> http_post(const ServerAddress& server, const std::string& path,
-                                           const ClientHeaders& headers, std::string body,
+                                           const ClientHeaders& headers, const std::string& body,
                                            const std::function<void(std::string_view)>& on_bytes,
                                            int interrupt_descriptor);
 

@@ -116,14 +116,16 @@ BOOST_AUTO_TEST_CASE(urls_are_taken_apart) {
   BOOST_TEST((*parse_url("http://host:81/base/") == ServerAddress{"host", "81", "/base"}));
   BOOST_TEST((*parse_url("http://host") == ServerAddress{"host", "80", ""}));
   BOOST_TEST((*parse_url("http://[::1]:8000") == ServerAddress{"::1", "8000", ""}));
+  BOOST_TEST((*parse_url("https://host/base") == ServerAddress{"host", "443", "/base", true}));
   for (const char* url : {"host:80", "http://", "http://:80", "http://a:0", "http://a:x",
-                          "http://a:70000", "https://a"}) {
+                          "http://a:70000", "https://", "ftp://a"}) {
     BOOST_TEST(!parse_url(url).ok(), url);
   }
 }
 
 BOOST_AUTO_TEST_CASE(an_ipv6_address_stands_in_brackets) {
-  for (const char* url : {"http://[::1]:8000/base", "http://127.0.0.1:80", "http://host:81"})
+  for (const char* url :
+       {"http://[::1]:8000/base", "https://[::1]:8000", "http://127.0.0.1:80", "http://host:81"})
     BOOST_TEST(parse_url(url)->url() == url);
   BOOST_TEST(parse_url("http://[::1]")->authority() == "[::1]:80");
 }
