@@ -435,7 +435,7 @@ InvalidBlocksFound KVCacheManager::find_invalid_blocks(const FindInvalidBlocks& 
   apply(question.updates);
   const bool has_several_groups = coordinator_.num_groups() > 1;
   const std::unordered_set<BlockId> invalid(question.block_ids.begin(), question.block_ids.end());
-  std::unordered_set<BlockId> claimed;  // the first request that has a block recomputes it
+  std::unordered_set<BlockId> claimed;  // the first request of a list recomputes a shared block
   InvalidBlocksFound answer;
   const auto find = [&](const FindInvalidBlocks::Loaded& loaded, bool drop_content) {
     const auto& groups = request(loaded.id).groups;
@@ -464,6 +464,7 @@ InvalidBlocksFound KVCacheManager::find_invalid_blocks(const FindInvalidBlocks& 
     return has_several_groups ? 0 : num_valid;
   };
   for (const auto& loaded : question.loading) answer.loading.push_back(find(loaded, false));
+  claimed.clear();  // a running request cannot wait until one that loads recomputes a shared block
   for (const auto& loaded : question.running)
     answer.running.push_back(find(loaded, question.drop_content));
   answer.num_free_blocks = pool_.num_free_blocks();
