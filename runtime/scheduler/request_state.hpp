@@ -142,6 +142,7 @@ struct RequestState {
   /// Finished, but its blocks are still read or written by the KV connector.
   bool holds_blocks_after_end = false;
   std::uint64_t last_fence = 0;  ///< of the last step that included it
+  bool has_blocks = false;       ///< since they were allocated, until free_blocks
 };
 
 /// Appends a token and checks whether the request ends with it: sets status and stop_reason. Order:

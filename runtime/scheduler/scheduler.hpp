@@ -249,7 +249,7 @@ class Scheduler {
   void take_transfer_results(const KVConnectorOutput& report);
   void add_early_params(EngineCoreOutputs& outputs);
   [[nodiscard]] bool must_defer_free(const RequestState& request) const;
-  void free_blocks(const RequestState& request);
+  void free_blocks(RequestState& request);
   void pass_fence();
   void count_kv_loads(SchedulerStats& stats) const;
 

@@ -31,6 +31,7 @@ bool Scheduler::waits_for_remote_kvs(RequestState& request) {
 
 void Scheduler::start_load(RequestState& request, std::int32_t num_computed) {
   request.status = RequestStatus::kWaitingForRemoteKVs;
+  request.has_blocks = true;
   request.num_computed_tokens = num_computed;
   request.kv_load = KVLoad::kInProgress;
   unfinished_prefills_.insert(&request);
@@ -207,8 +208,10 @@ bool Scheduler::must_defer_free(const RequestState& request) const {
   return defer_frees_ && request.last_fence > processed_fence_;
 }
 
-void Scheduler::free_blocks(const RequestState& request) {
-  if (!must_defer_free(request)) return tell_kv(KVCacheCommandKind::kFreeBlocks, request.id);
+void Scheduler::free_blocks(RequestState& request) {
+  // One that was preempted may end before it has blocks again.
+  if (!std::exchange(request.has_blocks, false) || !must_defer_free(request))
+    return tell_kv(KVCacheCommandKind::kFreeBlocks, request.id);
   tell_kv(KVCacheCommandKind::kDeferFree, request.id);
   deferred_fences_.push_back(fence_);
 }

@@ -74,6 +74,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
       if (request.deferred) --num_deferred_;
       request.deferred = false;
       running_.push_back(&request);
+      request.has_blocks = true;
     } else {
       if (admission == Admission::kSkip) defer(request);
       (request.holds_kv() ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);

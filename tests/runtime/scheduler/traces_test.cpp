@@ -33,7 +33,7 @@ BOOST_AUTO_TEST_CASE(every_decision_of_the_second_set_is_reproduced) {
 
 /// Traces that tests/differential/scheduler.py found to differ.
 BOOST_AUTO_TEST_CASE(every_decision_that_once_differed_is_reproduced) {
-  reproduces_all("scheduler_random", 11);
+  reproduces_all("scheduler_random", 12);
 }
 
 }  // namespace
