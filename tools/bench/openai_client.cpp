@@ -40,12 +40,10 @@ class Call {
   /// `error` is empty if a whole response arrived.
   using OnDone = std::function<void(const std::string& error, long status)>;
 
-  /// A GET if `body` is null.
+  /// A GET if `body`, which must outlive this, is null.
   Call(const ServerAddress& server, const std::string& path, const ClientHeaders& headers,
        const std::string* body, double timeout_s, OnBody on_body, OnDone on_done)
-      : body_(body != nullptr ? *body : ""),
-        on_body_(std::move(on_body)),
-        on_done_(std::move(on_done)) {
+      : on_body_(std::move(on_body)), on_done_(std::move(on_done)) {
     static std::once_flag once;
     std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
     handle_.reset(curl_easy_init());
@@ -65,8 +63,8 @@ class Call {
     if (body != nullptr) {
       add_header("Content-Type: application/json");
       add_header("Expect:");  // no round trip before a long body
-      set(CURLOPT_POSTFIELDS, body_.data());
-      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body_.size()));
+      set(CURLOPT_POSTFIELDS, body->data());
+      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body->size()));
     }
     set(CURLOPT_HTTPHEADER, headers_.get());
     set(CURLOPT_WRITEFUNCTION, &Call::write);
@@ -105,7 +103,6 @@ class Call {
     void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
     void operator()(curl_slist* list) const { curl_slist_free_all(list); }
   };
-  const std::string body_;
   const OnBody on_body_;
   const OnDone on_done_;
   std::unique_ptr<curl_slist, Deleter> headers_;
