@@ -323,8 +323,13 @@ void on_planned(SchedulerSelf self) {
             kv("preempted", step.preempted_ids.size()),
             kv("open_steps", scheduler.open_steps.size()));
   scheduler.has_news |= !step.scheduled_ids.empty() || !step.preempted_ids.empty();
-  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !step.encode_ahead)
+  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !step.encode_ahead) {
     scheduler.has_news |= scheduler.core->skip_suspect();
+    if (scheduler.core->release_failed_loads()) {
+      log_other(self, "failed loads released");
+      scheduler.has_news = true;
+    }
+  }
   // With no step open, the result of the empty one keeps the loop running.
   const bool is_sent = !is_empty(step) || scheduler.open_steps.empty();
   if (scheduler.peers.log != nullptr) scheduler.peers.log->on_planned(step, is_sent);

@@ -110,6 +110,9 @@ class Scheduler {
   /// cannot be computed now (others hold the blocks, or its client has more to send); the next plan
   /// includes the others.
   bool skip_suspect() { return suspects_.skip(); }
+  /// Pre: as above. True: the reason were failed loads (KV connector), which no longer hold blocks;
+  /// the next plan can use them.
+  bool release_failed_loads();
   [[nodiscard]] const Suspects& suspects() const noexcept { return suspects_; }
 
   /// What the masks of this step are made of; nullopt if it has no structured request past its

@@ -128,6 +128,28 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
   co_return lost;
 }
 
+/// A failed load keeps its blocks until the scan of the waiting requests gets to it, its reserved
+/// blocks until its request runs, and its place before those whose KV is loaded: as in vLLM, where
+/// the first request that is to be loaded again then waits for the others, and they for it.
+bool Scheduler::release_failed_loads() {
+  const auto is_loading = [](const RequestState* request) {
+    return request->kv_load == KVLoad::kInProgress;
+  };
+  if (!running_.empty() || num_holding_after_end_ > 0 || !deferred_fences_.empty() ||
+      std::ranges::any_of(unfinished_prefills_, is_loading))
+    return false;  // blocks become free in any case
+  std::vector<RequestState*> failed;
+  for (const RequestState* waiting : holding_.list()) {
+    RequestState& request = *requests_.at(waiting->id);
+    if (request.num_computed_tokens > 0 || waits_for_remote_kvs(request)) continue;
+    holding_.remove(&request);
+    failed.push_back(&request);
+  }
+  waiting_.prepend(failed);
+  const auto has_no_blocks = [](const RequestState* request) { return !request->has_blocks; };
+  return std::erase_if(unfinished_prefills_, has_no_blocks) > 0 || !failed.empty();
+}
+
 // ---- finished requests --------------------------------------------------------------------------
 
 namespace {

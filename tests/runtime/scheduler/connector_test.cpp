@@ -13,10 +13,11 @@ namespace {
 /// Has the first `num_tokens` of every request.
 class Store final : public KVConnector {
  public:
-  explicit Store(std::int32_t num_tokens) : num_tokens_(num_tokens) {}
+  explicit Store(std::int32_t num_tokens, bool before_step = false)
+      : num_tokens_(num_tokens), before_step_(before_step) {}
   std::optional<Match> get_num_new_matched_tokens(const RequestState&,
                                                   std::int32_t num_local_tokens) override {
-    return Match{std::max(0, num_tokens_ - num_local_tokens), false};
+    return Match{std::max(0, num_tokens_ - num_local_tokens), before_step_};
   }
   void update_state_after_alloc(const RequestState&, const BlockTable& table,
                                 std::int32_t) override {
@@ -27,10 +28,13 @@ class Store final : public KVConnector {
 
  private:
   std::int32_t num_tokens_;
+  bool before_step_;  ///< loads while the request waits, not in its first step
 };
 
 struct Engine {
-  explicit Engine(std::int32_t num_stored_tokens, bool async = false) : store(num_stored_tokens) {
+  explicit Engine(std::int32_t num_stored_tokens, bool async = false)
+      : Engine(Store(num_stored_tokens), async) {}
+  explicit Engine(Store what, bool async = false) : store(std::move(what)) {
     KVCacheSettings settings;
     settings.groups = {KVCacheGroup{.spec = {.block_size = 4}}};
     settings.num_blocks = 33;
@@ -100,6 +104,47 @@ BOOST_AUTO_TEST_CASE(a_failed_load_drops_the_results_of_the_steps_in_flight) {
   }
   BOOST_TEST(ended);
   BOOST_TEST(num_tokens == 3u);
+  engine.scheduler->flush();
+  BOOST_TEST(engine.manager->pool().num_free_blocks() == 32);
+}
+
+/// Both requests hold blocks until their failed loads are noticed, the second one only after the
+/// first one has blocks again.
+BOOST_AUTO_TEST_CASE(requests_whose_loads_all_fail_do_not_wait_for_each_other) {
+  Engine engine(Store(60, /*before_step=*/true));
+  const std::vector<RequestId> ids = {RequestId{1}, RequestId{2}};
+  for (const RequestId id : ids) {
+    EngineCoreRequest request;
+    request.id = id;
+    request.prompt_token_ids = std::vector<TokenId>(60, static_cast<TokenId>(value(id)));
+    request.params.max_tokens = 3;
+    BOOST_REQUIRE(engine.scheduler->add_request(std::move(request), 0).ok());
+  }
+  engine.plan();
+  const auto end_loads = [&](bool failed) {
+    ModelRunnerOutput result;
+    result.kv_connector.finished_recving = ids;
+    if (failed) result.kv_connector.failed_recving = ids;
+    static_cast<void>(
+        run_now(engine.scheduler->update_from_output(engine.open.front(), result, 0)));
+    engine.open.pop_front();
+  };
+  BOOST_TEST(!engine.scheduler->release_failed_loads());  // they are in progress
+  end_loads(/*failed=*/true);
+  engine.plan();
+  BOOST_TEST((engine.scheduler->request(ids[0])->kv_load != KVLoad::kInProgress));
+  BOOST_TEST(engine.scheduler->release_failed_loads());
+  BOOST_TEST(!engine.scheduler->release_failed_loads());
+  static_cast<void>(engine.finish());
+  engine.plan();
+  for (const RequestId id : ids)
+    BOOST_TEST((engine.scheduler->request(id)->kv_load == KVLoad::kInProgress));
+  end_loads(/*failed=*/false);
+  for (int i = 0; i < 20 && engine.scheduler->has_requests(); ++i) {
+    engine.plan();
+    static_cast<void>(engine.finish());
+  }
+  BOOST_TEST(!engine.scheduler->has_requests());
   engine.scheduler->flush();
   BOOST_TEST(engine.manager->pool().num_free_blocks() == 32);
 }
