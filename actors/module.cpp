@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <chrono>
 
 #include "actors/spawn.hpp"
 #include "runtime/base/log.hpp"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr const char* kSection = "troupe";
 constexpr std::string_view kNodeProgram = "node-program";
+/// For the actors of an engine that does not start. One that loads a model ends later.
+constexpr auto kEndDeadline = std::chrono::seconds(3);
 
 /// The value as a command-line argument; nullopt: unsupported type.
 std::optional<std::string> to_argument(const caf::config_value& value) {
@@ -96,6 +99,9 @@ Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
                });
   if (!failure) failure = engine.started.error;
   if (failure) {
+    // Without the Supervisor, the actors that it has started would go on.
+    ask(self.ptr(), engine.supervisor, kEndDeadline, Stop{})
+        .receive([](const Stopped&) {}, [](const caf::error&) {});  // it may have ended
     self->send_exit(engine.supervisor, caf::exit_reason::user_shutdown);
     return *failure;
   }

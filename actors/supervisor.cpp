@@ -233,6 +233,7 @@ void stop_without_frontend(Self self, double drain_timeout_s) {
 
 void stop(Self self, double drain_timeout_s) {
   const SupervisorState& supervisor = state(self);
+  if (supervisor.core->is_stopping()) return;  // the start was refused
   const auto frontend = supervisor.handles.get<FrontendActor>(supervisor.core->frontend());
   drain(self, frontend, "frontend", drain_timeout_s,
         [=] { stop_without_frontend(self, drain_timeout_s); });

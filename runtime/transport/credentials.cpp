@@ -1,7 +1,9 @@
 #include "runtime/transport/credentials.hpp"
 
 #include <poll.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 
 #include "runtime/base/file.hpp"
@@ -18,6 +20,27 @@ std::shared_ptr<Session> Credentials::begin(int socket, Session::Side side) cons
   return std::make_shared<SecretSession>(secret_, socket, side);
 }
 
+namespace {
+
+std::chrono::milliseconds time_until(std::chrono::steady_clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                      deadline - std::chrono::steady_clock::now()),
+                  std::chrono::milliseconds(0));
+}
+
+/// Reads what the peer has sent: closed before that, the connection would be reset, an error to the
+/// peer.
+void close_gracefully(int connection, std::chrono::steady_clock::time_point deadline) {
+  ::shutdown(connection, SHUT_WR);
+  pollfd ready{.fd = connection, .events = POLLIN, .revents = 0};
+  std::array<char, 1024> rest;
+  while (poll(&ready, 1, static_cast<int>(time_until(deadline).count())) > 0 &&
+         ::recv(connection, rest.data(), rest.size(), 0) > 0) {
+  }
+}
+
+}  // namespace
+
 Result<void> Credentials::probe(const std::string& host, std::uint16_t port,
                                 std::chrono::milliseconds timeout) const {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -29,15 +52,17 @@ Result<void> Credentials::probe(const std::string& host, std::uint16_t port,
     std::array<char, 64> word;
     auto received = session->must_write() ? session->write({}) : 0;
     if (received) received = session->read(word);
-    if (received && *received > 0) return {};
+    if (received && *received > 0) {
+      close_gracefully(connection.get(), deadline);
+      return {};
+    }
     if (!received) {
       return Error{
           ErrorCode::kUnavailable,
           where + ": " + protocol + " failed: " +
               (session->error().empty() ? "the peer closed the connection" : session->error())};
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
+    const auto left = time_until(deadline);
     pollfd ready{.fd = connection.get(),
                  .events = static_cast<short>(POLLIN | (session->must_write() ? POLLOUT : 0)),
                  .revents = 0};

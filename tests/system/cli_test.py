@@ -141,6 +141,16 @@ class HelpAndOptions(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("without chunked prefill max-num-batched-tokens, 64, must be at least max-model-len, ", errors)
 
+    def test_a_start_that_an_actor_refuses_ends_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for config in ((), ("--config-file", str(ROOT / "configs" / "one-process-per-role.conf"))):
+                code, _, errors = troupe("serve", "--port", "0", "--server-dev-mode", "--dev-scheduler-log", f"{folder}/log",
+                                         "--encoder-step-ms", "5", *config)
+                self.assertEqual(code, 2, errors)
+                self.assertIn("dev-scheduler-log: ", errors)
+                self.assertNotIn("does not shut down", errors)
+                self.assertNotIn("connection refused", errors)
+
     def test_config_prints_the_source_of_each_value(self):
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
             file.write("[engine]\nblock-size = 32\nmax-num-seqs = 4\n")

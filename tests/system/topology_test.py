@@ -199,6 +199,7 @@ class Topologies(unittest.TestCase):
         began = time.monotonic()
         with Server("--config-file", file, *PATIENT, *tls_options(self.certificates, "front")) as server:
             port = int(re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1))
+            self.assertNotIn("connection refused", server.log())  # its own nodes have not been
 
             def connect(folder=None, name=None, speak=None):
                 """What comes of a connection: its first bytes, or why there are none."""
