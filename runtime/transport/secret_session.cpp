@@ -80,7 +80,8 @@ bool SecretSession::take_word() {
 
 bool SecretSession::wait_or_fail() {
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return true;
-  error_ = std::strerror(errno);
+  // A peer that ends while data is on its way is like one that closes the connection.
+  if (errno != ECONNRESET && errno != EPIPE) error_ = std::strerror(errno);
   return false;
 }
 
