@@ -105,7 +105,7 @@ class Chaos(unittest.TestCase):
         numbers = random.Random(SEED)
         hits = "vllm:external_prefix_cache_hits_total"
         with tempfile.TemporaryDirectory() as folder, Stores(folder) as stores, Server(
-                "--num-gpu-blocks-override", "400", "--block-size", "16", "--log-stats-interval-s", "0",
+                "--num-gpu-blocks-override", "180", "--block-size", "16", "--max-model-len", "512", "--log-stats-interval-s", "0",
                 "--kv-transfer-config", json.dumps(stores.connectors())) as server:
             clients = Clients(server.port, undisturbed(server.port, NUM_STREAMS))
             for _ in range(NUM_GROUP_FAULTS):
