@@ -2,16 +2,12 @@
 // Frontend keeps a journal of its own, so that requests survive the RequestRouter as well.
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <optional>
 
 #include "actors/deadlines.hpp"
-#include "actors/frontend_port.hpp"
-#include "actors/spawn.hpp"
+#include "actors/frontend_state.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/http/server.hpp"
-#include "runtime/processors/request_journal.hpp"
 
 namespace troupe {
 namespace frontend {
@@ -23,38 +19,6 @@ using namespace std::chrono_literals;
 constexpr auto kLastAnswers = 2s;
 /// The RequestRouter's number in the journal.
 constexpr std::size_t kRouter = 0;
-
-/// The requests of the RequestRouter, and those that wait for it.
-struct OwnJournal {
-  RequestJournal requests;
-  Coordinator coordinator{1};
-  double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
-};
-
-struct FrontendState {
-  FrontendState() = default;
-  static inline const char* name = "frontend";
-
-  ServerConfig config;
-  std::unique_ptr<EngineMetrics> metrics;
-  std::unique_ptr<FrontendPort> port;
-  std::unique_ptr<Server> server;       ///< none before Listen
-  RequestRouterActor router;            ///< null: lost, and not yet replaced
-  std::unique_ptr<OwnJournal> journal;  ///< null: the RequestRouter is in this process
-  /// Questions that the RequestRouter has not answered; they fail when it is lost.
-  std::map<std::uint64_t, std::function<void(const caf::error&)>> questions;
-  std::uint64_t num_questions = 0;
-  caf::typed_response_promise<Listening> listening;
-  std::vector<EngineTotals> logged;  ///< by engine: as of the last statistics interval
-  std::int32_t num_aborted = 0;
-  caf::typed_response_promise<Drained> drained;
-
-  void deliver(RequestOutputs outputs) const {
-    if (server && !outputs.outputs.empty()) server->deliver(std::move(outputs));
-  }
-};
-
-using Self = FrontendActor::stateful_pointer<FrontendState>;
 
 /// One line for each engine that has done something since the last time.
 void log_stats(FrontendState& frontend) {
@@ -108,27 +72,6 @@ void abort(Self self, const std::vector<RequestId>& ids) {
   // Ids unknown to the journal are those of questions, which only the RequestRouter has.
   if (frontend.router) send(self, frontend.router, AbortRequests{ids});
   frontend.deliver(std::move(aborted.ended));
-}
-
-/// Forwards a question to the RequestRouter; it fails if that ends.
-template <class Answer, class Question>
-caf::result<Answer> hand_on(Self self, const Question& question) {
-  FrontendState& frontend = state(self);
-  if (!frontend.router) return exit_reason_of("the request router is gone");
-  auto promise = self->make_response_promise<Answer>();
-  const std::uint64_t number = frontend.num_questions++;
-  frontend.questions.emplace(
-      number, [promise](const caf::error& error) mutable { promise.deliver(error); });
-  ask(self, frontend.router, question)
-      .then(
-          [self, number, promise](Answer& answer) mutable {
-            if (state(self).questions.erase(number) > 0) promise.deliver(std::move(answer));
-          },
-          [self, number](const caf::error& error) {
-            auto waiting = state(self).questions.extract(number);
-            if (!waiting.empty()) waiting.mapped()(error);
-          });
-  return promise;
 }
 
 void open_port(Self self) {
@@ -250,17 +193,17 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         submit_waiting(self);
       },
       [self](const AbortRequests& abort) { frontend::abort(self, abort.ids); },
-      [self](const RenderRequest& what) { return hand_on<RenderReply>(self, what); },
-      [self](const ResetCaches& what) { return hand_on<CachesReset>(self, what); },
-      [self](const MoveCache& what) { return hand_on<CacheMoved>(self, what); },
-      [self](const PauseScheduler& what) { return hand_on<PauseStatus>(self, what); },
-      [self](const ResumeScheduler& what) { return hand_on<PauseStatus>(self, what); },
-      [self](const AskPaused& what) { return hand_on<PauseStatus>(self, what); },
-      [self](const DrainGroup& what) { return hand_on<Status>(self, what); },
-      [self](const AskTopology& what) { return hand_on<TopologyStatus>(self, what); },
-      [self](const LoadAdapter& what) { return hand_on<AdapterReply>(self, what); },
-      [self](const UnloadAdapter& what) { return hand_on<AdapterReply>(self, what); },
-      [self](const CollectiveRpc& what) { return hand_on<CollectiveRpcReply>(self, what); },
+      [self](const RenderRequest& what) { return ask_router(self, what); },
+      [self](const ResetCaches& what) { return ask_router(self, what); },
+      [self](const MoveCache& what) { return ask_router(self, what); },
+      [self](const PauseScheduler& what) { return ask_router(self, what); },
+      [self](const ResumeScheduler& what) { return ask_router(self, what); },
+      [self](const AskPaused& what) { return ask_router(self, what); },
+      [self](const DrainGroup& what) { return ask_router(self, what); },
+      [self](const AskTopology& what) { return ask_router(self, what); },
+      [self](const LoadAdapter& what) { return ask_router(self, what); },
+      [self](const UnloadAdapter& what) { return ask_router(self, what); },
+      [self](const CollectiveRpc& what) { return ask_router(self, what); },
       [self](RequestOutputs& outputs) {
         FrontendState& frontend = state(self);
         if (frontend.journal) {
