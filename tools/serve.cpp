@@ -184,7 +184,7 @@ int serve(Arguments arguments) {
     progress.finish();
     const int code = fail(engine.error());
     ChildProcess::signal_all(SIGKILL);  // should there be any left
-    guard.arm(kExitFailure);
+    guard.arm(code);
     return code;
   }
   signals.begin_serving();

@@ -148,8 +148,9 @@ class HelpAndOptions(unittest.TestCase):
                                          "--encoder-step-ms", "5", *config)
                 self.assertEqual(code, 2, errors)
                 self.assertIn("dev-scheduler-log: ", errors)
-                self.assertNotIn("does not shut down", errors)
                 self.assertNotIn("connection refused", errors)
+                if not config:
+                    self.assertNotIn("does not shut down", errors)
 
     def test_config_prints_the_source_of_each_value(self):
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
