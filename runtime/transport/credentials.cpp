@@ -3,10 +3,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/poll.hpp"
 #include "runtime/base/tcp_probe.hpp"
 #include "runtime/transport/secret_session.hpp"
 
@@ -22,19 +22,12 @@ std::shared_ptr<Session> Credentials::begin(int socket, Session::Side side) cons
 
 namespace {
 
-std::chrono::milliseconds time_until(std::chrono::steady_clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
-                      deadline - std::chrono::steady_clock::now()),
-                  std::chrono::milliseconds(0));
-}
-
 /// Reads what the peer has sent: closed before that, the connection would be reset, an error to the
 /// peer.
 void close_gracefully(int connection, std::chrono::steady_clock::time_point deadline) {
   ::shutdown(connection, SHUT_WR);
-  pollfd ready{.fd = connection, .events = POLLIN, .revents = 0};
   std::array<char, 1024> rest;
-  while (poll(&ready, 1, static_cast<int>(time_until(deadline).count())) > 0 &&
+  while (wait_ready(connection, POLLIN, deadline) &&
          ::recv(connection, rest.data(), rest.size(), 0) > 0) {
   }
 }
@@ -62,13 +55,9 @@ Result<void> Credentials::probe(const std::string& host, std::uint16_t port,
           where + ": " + protocol + " failed: " +
               (session->error().empty() ? "the peer closed the connection" : session->error())};
     }
-    const auto left = time_until(deadline);
-    pollfd ready{.fd = connection.get(),
-                 .events = static_cast<short>(POLLIN | (session->must_write() ? POLLOUT : 0)),
-                 .revents = 0};
-    if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) <= 0) {
+    const auto events = static_cast<short>(POLLIN | (session->must_write() ? POLLOUT : 0));
+    if (!wait_ready(connection.get(), events, deadline))
       return Error{ErrorCode::kTimeout, where + ": no response to the " + protocol};
-    }
   }
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/futex.hpp"
+#include "runtime/base/poll.hpp"
 #include "runtime/base/shared_memory.hpp"
 
 namespace troupe {
@@ -183,9 +184,7 @@ bool send_hello(const FileDescriptor& socket, Hello hello, int file) {
 /// Until the deadline; `file` may be null.
 bool receive_hello(const FileDescriptor& socket, Clock::time_point deadline, Hello& hello,
                    FileDescriptor* file) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-  pollfd ready{.fd = socket.get(), .events = POLLIN, .revents = 0};
-  if (left <= 0ms || poll(&ready, 1, static_cast<int>(left.count())) <= 0) return false;
+  if (!wait_ready(socket.get(), POLLIN, deadline)) return false;
   iovec data{&hello, sizeof hello};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -260,10 +259,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
   meeting.peers.resize(static_cast<std::size_t>(options.size));
   ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(options, deadline));
   for (std::int32_t num_peers = 1; num_peers < options.size;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
-    if (left <= 0ms || poll(&ready, 1, static_cast<int>(left.count())) <= 0)
+    if (!wait_ready(listener.get(), POLLIN, deadline))
       return Error{ErrorCode::kTimeout, "rank " + missing(meeting.peers) + " did not connect to " +
                                             options.rendezvous + " within " +
                                             std::to_string(options.timeout_s) + " s"};

@@ -23,6 +23,7 @@
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/poll.hpp"
 #include "runtime/base/secret.hpp"
 
 namespace troupe {
@@ -86,13 +87,6 @@ void set_up(const FileDescriptor& socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
-}
-
-/// Whether the descriptor became ready before the deadline.
-bool wait_ready(int descriptor, short events, Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-  pollfd ready{.fd = descriptor, .events = events, .revents = 0};
-  return left > 0ms && poll(&ready, 1, static_cast<int>(left.count())) > 0;
 }
 
 bool send_all(const FileDescriptor& socket, std::span<const std::byte> data,
