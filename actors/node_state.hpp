@@ -1,5 +1,6 @@
 #pragma once
-// The node's state, and what node_roles.cpp does for node.cpp: starting the actors of its roles.
+// The node's state, and what node_roles.cpp and node_workers.cpp do for node.cpp: starting the
+// actors of its roles.
 
 #include <array>
 #include <atomic>
@@ -19,6 +20,7 @@ namespace troupe {
 
 class GrammarCache;
 class GrammarPool;
+class RemoteOutputs;
 
 namespace node {
 
@@ -102,15 +104,20 @@ inline void end(const caf::strong_actor_ptr& actor) {
 
 /// Loads what is the same for every incarnation of the engine: the tokenizer, or all else.
 [[nodiscard]] Result<void> prepare(Self self, bool read_tokenizer);
-[[nodiscard]] caf::result<Status, ActorHandles> start_worker(Self self, const SpawnWorker& what);
 /// The actors of any role but kEncoder; `handles` are those of its peers.
 [[nodiscard]] Result<ActorHandles> spawn_role(Self self, const SpawnRole& what,
                                               const ActorHandles& handles);
+
+// node_workers.cpp
+
+[[nodiscard]] caf::result<Status, ActorHandles> start_worker(Self self, const SpawnWorker& what);
 /// Answers SpawnRole when the encoder has been loaded.
 [[nodiscard]] caf::result<Status, ActorHandles> start_encoder(Self self, const SpawnRole& what);
 /// Connects a Worker to the rings of its Executor. A Worker whose rings cannot be opened would
 /// never receive a step, so it ends with the reason.
 void take_rings(Self self, const OpenRings& open);
+/// Where the outputs of separate encoders come from; null without them.
+[[nodiscard]] std::shared_ptr<RemoteOutputs> remote_outputs(Self self);
 
 }  // namespace node
 }  // namespace troupe

@@ -27,32 +27,6 @@ void report_error(SchedulerSelf self, RequestId id, Error error) {
   send(self, state(self).peers.output_processor, std::move(outputs));
 }
 
-/// What the log of decisions cannot express.
-void log_other(SchedulerSelf self, std::string_view what) {
-  if (state(self).peers.log != nullptr) state(self).peers.log->on_other(what);
-}
-
-/// For a waiting request; other requests run meanwhile.
-void compile_grammar(SchedulerSelf self, const RequestState& request) {
-  SchedulerState& scheduler = state(self);
-  if (scheduler.peers.grammar_compiler == nullptr) {
-    const Error error{ErrorCode::kUnsupported, "structured output is not available",
-                      "structured_outputs"};
-    return scheduler.core->set_grammar(request.id, error);
-  }
-  PendingGrammar& pending = scheduler.grammars[request.id];
-  if (pending.grammar && pending.sequence == request.sequence)
-    return;  // the next chunk of its session
-  pending = {request.sequence, std::make_shared<std::optional<Result<std::unique_ptr<Grammar>>>>()};
-  scheduler.peers.grammar_compiler->compile(
-      request.params,
-      [me = SchedulerActor(self), compiled = GrammarCompiled{request.id, request.sequence},
-       place = pending.grammar](Result<std::unique_ptr<Grammar>> grammar) {
-        *place = std::move(grammar);
-        post(me, compiled);
-      });
-}
-
 void take(SchedulerSelf self, EngineCoreRequest& request) {
   const RequestId id = request.id;
   Scheduler& core = *state(self).core;
@@ -64,60 +38,10 @@ void take(SchedulerSelf self, EngineCoreRequest& request) {
     compile_grammar(self, *known);
 }
 
-/// The request may have finished, and another one may have its id.
-void take(SchedulerSelf self, GrammarCompiled& compiled) {
-  log_other(self, "grammar compiled");
-  SchedulerState& scheduler = state(self);
-  const auto pending = scheduler.grammars.find(compiled.id);
-  if (pending == scheduler.grammars.end() || pending->second.sequence != compiled.sequence) return;
-  const auto grammar = std::move(pending->second.grammar);
-  scheduler.grammars.erase(pending);
-  const RequestState* const request = scheduler.core->request(compiled.id);
-  if (request != nullptr && request->sequence == compiled.sequence)
-    scheduler.core->set_grammar(compiled.id, std::move(grammar->value()));
-}
-
 void take(SchedulerSelf self, AbortRequests& abort) {
   SchedulerState& scheduler = state(self);
   const auto done = scheduler.core->finish_requests(abort.ids, RequestStatus::kFinishedAborted);
   if (scheduler.peers.log != nullptr) scheduler.peers.log->on_aborted(abort.ids, done);
-}
-
-void send_masks(SchedulerSelf self, GrammarOutput masks) {
-  masks.incarnation = state(self).incarnation;
-  send(self, state(self).peers.executor, std::move(masks));
-}
-
-/// Masks of an open step are filled while the workers compute it. They wait for the message even if
-/// the structured requests have finished and it is empty.
-void fill_masks_of(SchedulerSelf self, const SchedulerOutput& step) {
-  SchedulerState& scheduler = state(self);
-  std::optional<GrammarStep> structured = scheduler.core->grammar_step(step);
-  if (!structured) return send_masks(self, GrammarOutput{.step = step.step});
-  const auto place = std::make_shared<std::optional<GrammarMasks>>();
-  scheduler.masks.emplace(step.step, place);
-  scheduler.peers.grammar_compiler->fill(
-      *std::move(structured),
-      [me = SchedulerActor(self), filled = GrammarFilled{step.step}, place](GrammarMasks masks) {
-        *place = std::move(masks);
-        post(me, filled);
-      });
-}
-
-/// Requests for which the step has nothing to sample finish before its result.
-void take(SchedulerSelf self, GrammarFilled& filled) {
-  SchedulerState& scheduler = state(self);
-  auto pending = scheduler.masks.extract(filled.step);
-  if (pending.empty()) return;  // the step has failed
-  GrammarMasks masks = *std::move(*pending.mapped());
-  send(self, scheduler.peers.output_processor,
-       scheduler.core->end_structured(masks, now_seconds()));
-  scheduler.core->set_proposals(std::move(masks.proposals));
-  send_masks(self, std::move(masks.output));
-}
-
-void take(SchedulerSelf self, PendingProposals& pending) {
-  state(self).core->set_proposals(std::move(pending.proposals));
 }
 
 /// What the KV connector has stored and evicted; the KVCacheManager has the publisher.
@@ -378,6 +302,10 @@ void advance(SchedulerSelf self) {
 }
 
 }  // namespace
+
+void log_other(SchedulerSelf self, std::string_view what) {
+  if (state(self).peers.log != nullptr) state(self).peers.log->on_other(what);
+}
 
 void receive(SchedulerSelf self, SchedulerMessage message) {
   state(self).inbox.push_back(std::move(message));

@@ -1,11 +1,13 @@
 #pragma once
-// The state of the Scheduler's actor, and the loop of its steps: schedule -> execute -> update.
+// The state of the Scheduler's actor, and the loop of its steps: schedule -> execute -> update
+// (scheduler_loop.cpp).
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -104,5 +106,22 @@ void receive(SchedulerSelf self, SchedulerMessage message);
 
 /// The same of the masks of a step, most of which need not wait for the core.
 void receive_masks(SchedulerSelf self, const GrammarFilled& filled);
+
+/// What the log of decisions cannot express.
+void log_other(SchedulerSelf self, std::string_view what);
+
+// scheduler_grammars.cpp
+
+/// For a waiting request; other requests run meanwhile.
+void compile_grammar(SchedulerSelf self, const RequestState& request);
+/// The request may have finished, and another one may have its id.
+void take(SchedulerSelf self, GrammarCompiled& compiled);
+/// Masks of an open step are filled while the workers compute it. They wait for the message even if
+/// the structured requests have finished and it is empty.
+void fill_masks_of(SchedulerSelf self, const SchedulerOutput& step);
+void send_masks(SchedulerSelf self, GrammarOutput masks);
+/// Requests for which the step has nothing to sample finish before its result.
+void take(SchedulerSelf self, GrammarFilled& filled);
+void take(SchedulerSelf self, PendingProposals& pending);
 
 }  // namespace troupe

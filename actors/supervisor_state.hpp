@@ -1,6 +1,6 @@
 #pragma once
 // The Supervisor's state. supervisor.cpp passes events to the core, supervisor_commands.cpp carries
-// out its commands.
+// out its commands, of which supervisor_questions.cpp has the questions.
 
 #include <functional>
 #include <map>
@@ -100,6 +100,12 @@ struct SupervisorState {
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
 
+/// The actor behind a number; null: forgotten.
+template <class Handle>
+[[nodiscard]] Handle actor_of(Self self, ActorId id) {
+  return state(self).handles.template get<Handle>(id);
+}
+
 /// Carries out the commands of the core, and those that follow from them at once.
 void carry_out(Self self);
 
@@ -108,5 +114,14 @@ void carry_out(Self self);
                                                        std::uint64_t life);
 /// Writes the record for the next Supervisor, after a change.
 void write_record(SupervisorState& supervisor);
+
+// supervisor_questions.cpp
+
+void run(Self self, const AskPrepare& what);
+void run(Self self, const AskWorker& what);
+void run(Self self, const AskLoad& what);
+void run(Self self, const AskWorkers& what);
+void run(Self self, const AskRole& what);
+void run(Self self, const AskListen& what);
 
 }  // namespace troupe::supervisor

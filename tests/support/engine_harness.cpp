@@ -7,115 +7,6 @@
 #include "runtime/transport/step_rings.hpp"
 
 namespace troupe::testing {
-namespace {
-
-struct FakeClientState {
-  FakeClientState() = default;
-  static inline const char* name = "fake_client";
-};
-
-/// `output_processor` is null if its requests pass a RequestRouter.
-RequestClientActor::behavior_type fake_client(
-    RequestClientActor::stateful_pointer<FakeClientState> self,
-    const std::shared_ptr<FrontendLog>& log, const OutputProcessorActor& output_processor) {
-  if (output_processor) ask(self, output_processor, Subscribe{}).then([](const Status&) {});
-  return {
-      [log](const RequestOutputs& outputs) {
-        ++log->num_messages;
-        if (outputs.stats.scheduler) log->stats = *outputs.stats.scheduler;
-        for (const RequestOutput& output : outputs.outputs) {
-          for (const CompletionOutput& sample : output.outputs) {
-            auto& tokens = log->token_ids[output.id];
-            tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
-            log->text[output.id] += sample.text;
-            if (sample.finish_reason) log->finish_reasons[output.id] = *sample.finish_reason;
-          }
-          if (output.finished) ++log->num_finished[output.id];
-          if (output.error) log->errors[output.id] = *output.error;
-          if (output.prefill_stats)
-            log->num_cached_tokens[output.id] = output.prefill_stats->num_cached_tokens;
-          if (output.finished) ++log->num_ended, log->num_ended.notify_all();
-        }
-      },
-  };
-}
-
-struct FakeInputState {
-  FakeInputState() = default;
-  static inline const char* name = "fake_input";
-};
-
-/// Has nothing to tokenize.
-InputProcessorActor::behavior_type fake_input(
-    InputProcessorActor::stateful_pointer<FakeInputState> self,
-    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
-  return {
-      [=](SubmitRequest& submission) {
-        GenerateRequest& request = submission.request;
-        const auto& prompt = std::get<TokensPrompt>(request.prompt).token_ids;
-        ask(self, output_processor,
-            OutputRequest{.id = request.id,
-                          .external_id = request.external_id,
-                          .prompt_token_ids = prompt,
-                          .params = request.params})
-            .then([](const Status&) {}, [](const caf::error&) {});
-        send(self, scheduler,
-             EngineCoreRequests{{EngineCoreRequest{.id = request.id,
-                                                   .external_id = request.external_id,
-                                                   .prompt_token_ids = prompt,
-                                                   .params = request.params,
-                                                   .limits = request.limits}}});
-      },
-      [=](const AbortRequests& abort) {
-        send(self, output_processor, abort);
-        send(self, scheduler, abort);
-      },
-      [](const RenderRequest&) { return RenderReply{}; },
-      [](const ResetCaches&) { return CachesReset{true}; },
-  };
-}
-
-struct CountingCacheState {
-  CountingCacheState() = default;
-  static inline const char* name = "counting_cache";
-};
-
-/// Counts what is asked and hands it on.
-KVCacheManagerActor::behavior_type counting_cache(
-    KVCacheManagerActor::stateful_pointer<CountingCacheState> self, const KVCacheManagerActor& next,
-    const std::shared_ptr<CacheLog>& log) {
-  return {
-      [=](KVCacheUpdates& updates) {
-        ++log->num_updates;
-        send(self, next, std::move(updates));
-      },
-      [=](AllocateSlots& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](LookupPrefix& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](AdmitRequest& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](GetBlockOps& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](ReadBlockTable& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](FindInvalidBlocks& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](ResetPrefixCache& question) {
-        return ++log->num_questions, self->delegate(next, std::move(question));
-      },
-      [=](KVEventBatch& events) { send(self, next, std::move(events)); },
-  };
-}
-
-}  // namespace
-
 EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer,
                              const HarnessOptions& options) {
   SchedulerConfig config;
@@ -138,7 +29,7 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   worker = keep(spawn_fake_worker(system, worker_log));
   SchedulerPeers peers;
   const KVCacheManagerActor cache = keep(spawn_kv_cache_manager(system, settings));
-  peers.kv_cache_manager = keep(system.spawn(counting_cache, cache, cache_log));
+  peers.kv_cache_manager = keep(spawn_counting_cache(system, cache, cache_log));
   WorkerActor runner = worker;
   if (options.through_rings) {
     const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
@@ -156,11 +47,11 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
         keep(spawn_encoder_cache_manager(system, {.capacity = config.max_encoder_embeds}));
   peers.grammar_compiler = options.grammar_compiler;
   scheduler = keep(spawn_scheduler(system, config, peers));
-  client = keep(system.spawn(fake_client, frontend_log,
-                             options.through_router ? OutputProcessorActor{} : output_processor));
+  client = keep(spawn_fake_client(
+      system, frontend_log, options.through_router ? OutputProcessorActor{} : output_processor));
   if (!options.through_router) return;
   router = keep(spawn_request_router(system, {}));
-  const InputProcessorActor input = keep(system.spawn(fake_input, output_processor, scheduler));
+  const InputProcessorActor input = keep(spawn_fake_input(system, output_processor, scheduler));
   caf::anon_send(router, EngineReady{}, std::vector{input}, output_processor, scheduler);
 }
 EngineHarness::~EngineHarness() {

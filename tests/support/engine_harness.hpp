@@ -2,10 +2,7 @@
 // One engine of real actors around a fake worker, for tests of the actors and for the benchmark of
 // their messages.
 
-#include <atomic>
 #include <memory>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "actors/spawn.hpp"
@@ -14,33 +11,10 @@
 #include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/support/fake_actors.hpp"
 #include "tests/support/fake_worker.hpp"
 
 namespace troupe::testing {
-
-/// What the client has received, by request.
-struct FrontendLog {
-  std::unordered_map<RequestId, std::vector<TokenId>> token_ids;
-  std::unordered_map<RequestId, std::string> text;
-  std::unordered_map<RequestId, int> num_finished;
-  std::unordered_map<RequestId, FinishReason> finish_reasons;
-  std::unordered_map<RequestId, Error> errors;
-  std::unordered_map<RequestId, std::int32_t> num_cached_tokens;  ///< of the prompt
-  SchedulerStats stats;                                           ///< the latest
-  std::size_t num_messages = 0;
-  std::atomic<std::size_t> num_ended{
-      0};  ///< requests; notified, so that another thread can wait for them
-
-  void wait_for(std::size_t count) const {
-    for (std::size_t ended = num_ended; ended < count; ended = num_ended) num_ended.wait(ended);
-  }
-};
-
-/// Questions that reached the KVCacheManager.
-struct CacheLog {
-  std::size_t num_questions = 0;
-  std::size_t num_updates = 0;
-};
 
 struct HarnessOptions {
   std::int32_t num_blocks = 100;
