@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <future>
+#include <memory>
 
 #include "actors/spawn.hpp"
 #include "runtime/base/log.hpp"
@@ -84,12 +86,27 @@ Result<StartOptions> start_options(const caf::actor_system_config& config) {
   return start;
 }
 
+namespace {
+
+/// For a Supervisor that nobody monitors yet: what is attached first is called last.
+std::shared_future<void> end_of(const SupervisorActor& supervisor) {
+  auto ended = std::make_shared<std::promise<void>>();
+  std::shared_future<void> future = ended->get_future().share();
+  caf::actor_cast<caf::actor>(supervisor)->attach_functor([ended](const caf::error&) {
+    ended->set_value();
+  });
+  return future;
+}
+
+}  // namespace
+
 Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
   RETURN_IF_ERROR(validate(options.options));
   set_log_level(options.options.log.log_level);
   auto handles = std::make_shared<EngineHandles>();
   Engine engine;
   engine.supervisor = spawn_supervisor(system, options, handles);
+  engine.ended = end_of(engine.supervisor);
   caf::scoped_actor self{system};
   std::optional<Error> failure;
   ask(self.ptr(), engine.supervisor, Start{})
@@ -103,6 +120,7 @@ Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
     ask(self.ptr(), engine.supervisor, kEndDeadline, Stop{})
         .receive([](const Stopped&) {}, [](const caf::error&) {});  // it may have ended
     self->send_exit(engine.supervisor, caf::exit_reason::user_shutdown);
+    engine.ended.wait_for(kEndDeadline);
     return *failure;
   }
   engine.handles = *handles;
@@ -116,6 +134,7 @@ bool end(caf::actor_system& system, Engine& engine, const Stop& how) {
   bool clean = false;
   ask(self.ptr(), engine.supervisor, how)
       .receive([&](const Stopped& stopped) { clean = stopped.clean; }, [](const caf::error&) {});
+  engine.ended.wait_for(kEndDeadline);
   engine = Engine{};
   return clean;
 }

@@ -16,6 +16,7 @@
 //   troupe::stop(system, *engine, 0);
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,6 +88,10 @@ struct StartOptions {
 /// A running engine. Destroying it does not stop it; `stop` does.
 struct Engine {
   SupervisorActor supervisor;
+  /// The Supervisor has ended, and its monitors have been told. An actor system that ends before
+  /// may wait forever for a thread: its broker keeps what it has received to the end, with the
+  /// sender.
+  std::shared_future<void> ended;
   Started started;
   EngineHandles handles;
 };
