@@ -129,8 +129,9 @@ void PeerKVConnector::on_transfer_params(const RequestState& request) {
   Request& known = requests_.at(request.id);
   const json params = params_of(request);
   known.holds = has_flag(params, "do_remote_decode") && config_.is_producer();
-  if (known.holds && has_flag(params, "begin_early") && !request.resumable)
-    known.stream = Stream{.next = {.num_tokens = request.num_prompt_tokens - 1}};
+  if (known.holds && !request.resumable)
+    known.stream = Stream{.is_early = has_flag(params, "begin_early"),
+                          .next = {.num_tokens = request.num_prompt_tokens - 1}};
   if (!has_flag(params, "do_remote_prefill") || !config_.is_consumer() || request.resumable) return;
   auto wanted = read_source(request);
   if (!wanted.ok()) {
@@ -248,18 +249,19 @@ KVConnector::Finished PeerKVConnector::request_finished(const RequestState& requ
   if (known.wanted) give_up(*known.wanted);
   const bool is_whole = request.status == RequestStatus::kFinishedLengthCapped ||
                         request.status == RequestStatus::kFinishedStopped;
-  const bool has_streamed = known.stream && known.stream->progress != Stream::Progress::kPossible;
+  const bool streams = known.stream && known.stream->progress == Stream::Progress::kRunning;
   if (!known.holds || !is_whole) {
-    if (has_streamed) end_stream(*known.stream);
+    if (streams) end_stream(*known.stream);
     return {};
   }
   // Its reader knows by now that it gets no more.
-  if (has_streamed && known.stream->progress == Stream::Progress::kEnded) return {};
+  if (known.stream && known.stream->is_early && known.stream->progress == Stream::Progress::kEnded)
+    return {};
   if (!knows_endpoints()) {
     log_warning("the ranks' endpoints are not known yet", kv("request", value(request.id)));
     return {};
   }
-  PeerHold hold{.key = has_streamed ? known.stream->next.key : make_key(request.id),
+  PeerHold hold{.key = streams ? known.stream->next.key : make_key(request.id),
                 .id = request.id,
                 .digest = prefix_digest(
                     known.identity,
@@ -321,12 +323,13 @@ void PeerKVConnector::plan_streams(const SchedulerOutput& step) {
     const std::int32_t num_computed = all.num_computed(*scheduled) + scheduled->num_scheduled;
     const bool is_first = stream.progress == Stream::Progress::kPossible;
     ScheduledRequests::append_new_blocks(*scheduled, stream.next.blocks);
-    // What one step computes is there when the request has ended.
-    if (is_first && (num_computed > stream.next.num_tokens || !knows_endpoints())) {
+    if (is_first && !knows_endpoints()) {
       known->second.stream.reset();
       continue;
     }
-    if (is_first)
+    // What one step computes is there when the request has ended.
+    if (is_first) stream.is_early &= num_computed <= stream.next.num_tokens;
+    if (is_first && stream.is_early)
       early_params_.emplace_back(
           scheduled->id, params_for(stream.next.key, stream.next.num_tokens, stream.next.blocks));
     stream.progress = Stream::Progress::kRunning;
@@ -400,7 +403,7 @@ void PeerKVConnectorWorker::save_kv_layer(std::int32_t layer) {
 
 void PeerKVConnectorWorker::wait_for_save() {
   if (reader_.uses_devices && !device_->synchronize().ok()) return;
-  server_->finish_stream_step();
+  server_->finish_step();
 }
 
 PeerLoader& PeerKVConnectorWorker::loader_of(const PeerSource& source) {

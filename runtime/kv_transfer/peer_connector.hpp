@@ -22,8 +22,10 @@ namespace troupe {
 /// loads them, as vLLM's proxies pass them on. Once: if the load fails, or the parameters are not
 /// of this connector, the prompt is computed.
 ///
-/// With begin_early besides, a prompt of several steps is a stream: the parameters are there when
-/// its first step is planned, and its blocks are read while the others are computed.
+/// The workers know of such a prompt from its first step on, so that its blocks can be read as soon
+/// as they are computed, whatever step comes next. With begin_early besides, the parameters of a
+/// prompt of several steps are there when the first one is planned: its blocks are read while the
+/// others are computed.
 class PeerKVConnector final : public KVConnector {
  public:
   explicit PeerKVConnector(const KVConnectorContext& context);
@@ -65,7 +67,8 @@ class PeerKVConnector final : public KVConnector {
   struct Stream {
     enum class Progress : std::uint8_t { kPossible, kRunning, kEnded };
     Progress progress = Progress::kPossible;
-    PeerStream next;  ///< for the step that is planned; its blocks grow until then
+    bool is_early = false;  ///< its reader is told when it begins, not when it has ended
+    PeerStream next;        ///< for the step that is planned; its blocks grow until then
   };
   struct Request {
     KVCacheRequest identity;  ///< without tokens
@@ -107,6 +110,7 @@ class PeerKVConnectorWorker final : public KVConnectorWorker {
                         PeerReader reader);
 
   Result<void> register_kv_caches(const KVCacheMemory& memory) override;
+  void start_step() override { server_->begin_step(); }
   void start_load_kv(const std::string& metadata) override;
   [[nodiscard]] bool has_layer_hooks() const noexcept override { return true; }
   void save_kv_layer(std::int32_t layer) override;

@@ -24,6 +24,8 @@ using std::chrono::steady_clock;
 
 constexpr int kBacklog = 64;
 constexpr std::uint32_t kMaxWaitMs = 1000;
+/// Their readers learn at once that they come too late.
+constexpr std::size_t kMaxOver = 1024;
 
 Error listen_error(const std::string& where) {
   return {ErrorCode::kIo,
@@ -123,13 +125,14 @@ void PeerServer::set_pages(PeerPages pages, const PeerOrigin& origin, int device
   pages_ = std::move(pages);
   origin_ = origin;
   device_ = device;
-  held_.clear();
+  while (!held_.empty()) forget(held_.begin());
   step_streams_.clear();
 }
 
 void PeerServer::hold(const PeerHold& hold) {
   {
     const std::lock_guard lock(mutex_);
+    std::erase(over_, hold.key);
     const auto [held, is_new] =
         held_.try_emplace(hold.key, Held{.what = hold, .expires = lease_end()});
     if (std::exchange(held->second.streams, false)) {
@@ -137,6 +140,14 @@ void PeerServer::hold(const PeerHold& hold) {
       held->second.expires = lease_end();
       held->second.num_ready.clear();
     }
+  }
+  changed_.notify_all();
+}
+
+void PeerServer::begin_step() {
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = true;
   }
   changed_.notify_all();
 }
@@ -176,10 +187,10 @@ void PeerServer::finish_layer(std::int32_t layer) {
   changed_.notify_all();
 }
 
-void PeerServer::finish_stream_step() {
-  if (step_streams_.empty()) return;
+void PeerServer::finish_step() {
   {
     const std::lock_guard lock(mutex_);
+    in_step_ = false;
     for (const auto& [key, num_ready] : step_streams_) {
       const auto held = held_.find(key);
       if (held == held_.end() || !held->second.streams) continue;
@@ -196,7 +207,7 @@ void PeerServer::end_stream(std::unique_lock<std::mutex>& lock, const std::strin
   // Only copies within the memory are counted, and new ones do not begin.
   held->second.num_ready.assign(held->second.num_ready.size(), -1);
   changed_.wait(lock, [&] { return held->second.num_reading == 0; });
-  held_.erase(held);
+  forget(held);
 }
 
 void PeerServer::end_stream(const std::string& key) {
@@ -230,7 +241,7 @@ std::vector<RequestId> PeerServer::take_finished() {
       log_warning("nobody has read the KV of a request", kv("request", value(held.what.id)),
                   kv("lease_s", identity_.lease_s));
     finished.push_back(held.what.id);
-    held_.erase(current);
+    forget(current);
   }
   return finished;
 }
@@ -438,6 +449,16 @@ bool PeerServer::is_ready(const Held& held, const PeerRead& read) const {
   });
 }
 
+bool PeerServer::is_over(const std::string& key) const {
+  return std::ranges::find(over_, key) != over_.end();
+}
+
+void PeerServer::forget(std::map<std::string, Held>::iterator held) {
+  over_.push_back(held->first);
+  if (over_.size() > kMaxOver) over_.pop_front();
+  held_.erase(held);
+}
+
 Result<bool> PeerServer::begin_reading(const PeerRead& read, PeerHold& what) {
   std::unique_lock lock(mutex_);
   const SteadyTime now = steady_clock::now();
@@ -445,8 +466,18 @@ Result<bool> PeerServer::begin_reading(const PeerRead& read, PeerHold& what) {
   const SteadyTime latest_ready =
       std::min(latest, now + std::chrono::milliseconds(std::min(read.wait_ms, kMaxWaitMs)));
   const auto held = [&] { return held_.find(read.key); };
-  if (!changed_.wait_until(lock, latest, [&] { return held() != held_.end(); }))
+  while (held() == held_.end() && !is_over(read.key)) {
+    const bool in_step = in_step_;
+    const bool changes = changed_.wait_until(lock, in_step ? latest_ready : latest, [&] {
+      return held() != held_.end() || is_over(read.key) || in_step_ != in_step;
+    });
+    if (changes) continue;
+    // A step takes as long as it takes, and the next one may tell of the key.
+    if (in_step) return false;
     return Error{ErrorCode::kNotFound, "the blocks of " + read.key + " are not held", {}};
+  }
+  if (held() == held_.end())
+    return Error{ErrorCode::kNotFound, "the blocks of " + read.key + " are not held any more", {}};
   if (held()->second.what.digest != read.digest)
     return invalid_argument("the blocks of " + read.key + " are those of another prompt");
   const auto has_end = [&] { return held() == held_.end() || is_ready(held()->second, read); };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -39,7 +40,8 @@ struct PeerListen {
 class PeerServer {
  public:
   static constexpr std::size_t kMaxConnections = 256;
-  /// For a key that is not there yet: its reader may be faster than the step that tells of it.
+  /// For a key that is not there yet, while no step is computed: its reader may be faster than the
+  /// step that tells of it.
   static constexpr std::chrono::seconds kMaxWaitForKey{2};
   static constexpr std::chrono::seconds kMaxFrameTime{10};
 
@@ -62,11 +64,13 @@ class PeerServer {
   void set_pages(PeerPages pages, const PeerOrigin& origin, int device);
   /// Known keys are left alone, but for those of streams, which are whole then.
   void hold(const PeerHold& hold);
+  /// A step that may tell of new keys; until finish_step, unknown ones may be those of the next.
+  void begin_step();
   /// The step that begins computes a part of it; not called for one that has been held or ended.
   void begin_stream_step(const PeerStream& stream);
   /// The step has written the layer's keys and values; all layers'.
   void finish_layer(std::int32_t layer);
-  void finish_stream_step();
+  void finish_step();
   /// Their blocks are not read any more when this returns: a copy that has begun is awaited.
   void end_stream(const std::string& key);
   void end_all_streams();
@@ -103,6 +107,8 @@ class PeerServer {
   [[nodiscard]] Result<bool> use_parts(const PeerRead& read, Use&& use);
   [[nodiscard]] Result<bool> begin_reading(const PeerRead& read, PeerHold& what);
   [[nodiscard]] bool is_ready(const Held& held, const PeerRead& read) const;
+  [[nodiscard]] bool is_over(const std::string& key) const;
+  void forget(std::map<std::string, Held>::iterator held);
   void end_stream(std::unique_lock<std::mutex>& lock, const std::string& key);
   void end_reading(const std::string& key);
   void renew(const PeerRenew& what);
@@ -122,6 +128,8 @@ class PeerServer {
   std::mutex mutex_;  // guards held_
   std::condition_variable changed_;
   std::map<std::string, Held> held_;
+  std::deque<std::string> over_;  // keys that were held until lately; the oldest first
+  bool in_step_ = false;
   std::vector<std::pair<std::string, std::int32_t>> step_streams_;  // the owner's: ready after it
   std::list<Connection> connections_;                               // the accepting thread's
   std::thread thread_;
