@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/base/hash.hpp"
 #include "runtime/base/json.hpp"
 #include "runtime/kv_transfer/peer_connector.hpp"
 #include "tests/runtime/kv_transfer/transfer_engine.hpp"
@@ -238,6 +239,61 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_is_given_up_is_computed_by_its_reader) {
       BOOST_TEST(prefiller->connector<PeerKVConnector>().num_open() == 0u);
     }
   }
+}
+
+/// The step after that of the prompt may take seconds, for other prompts.
+void check_readable_at_once(std::size_t num_tokens, int num_steps) {
+  const EngineSetup setup{.num_blocks = 200, .transfer = peer()};
+  std::vector<TokenId> prompt = long_prompt();
+  prompt.resize(num_tokens);
+  const Answer expected = TransferEngine({.num_blocks = 200}).run({prompt})[0];
+  TransferEngine prefiller(setup);
+  TransferEngine decoder(setup);
+  const std::int32_t num_free = prefiller.num_free_blocks();
+  prefiller.run({{5, 6, 7}});
+  prefiller.add(prompt, kPrefill);
+  EngineCoreOutputs outputs;
+  for (int i = 0; i < num_steps; ++i) outputs = prefiller.step();
+  BOOST_REQUIRE(outputs.outputs.size() == 1u);
+  BOOST_REQUIRE(outputs.outputs[0].finish_reason.has_value());
+  BOOST_TEST((decoder.run({prompt}, false, {}, {{0, outputs.outputs[0].kv_transfer_params}})[0] ==
+              expected));
+  BOOST_TEST(decoder.num_external_hits() == num_tokens - 1);
+  BOOST_TEST(decoder.num_failed() == 0u);
+  wait_until_idle(prefiller);
+  BOOST_TEST(prefiller.num_free_blocks() == num_free);
+  BOOST_TEST(prefiller.connector<PeerKVConnector>().num_open() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_prompt_is_read_before_the_next_step_of_its_engine) {
+  check_readable_at_once(40, 1);
+  check_readable_at_once(300, 7);
+}
+
+BOOST_AUTO_TEST_CASE(what_the_next_step_may_tell_of_is_waited_for_as_long_as_a_step_takes) {
+  const auto server = PeerServer::open({}, {}).value();
+  const auto deadline = [] { return std::chrono::steady_clock::now() + std::chrono::seconds(30); };
+  const auto link =
+      PeerLink::connect(server->endpoint(), nullptr, -1, std::chrono::seconds(30)).value();
+  BOOST_REQUIRE(link->send({PeerHello{kPeerVersion, {}, false}}, deadline()).ok());
+  const auto receive = [&] { return link->receive(deadline(), std::chrono::seconds(30)).value(); };
+  BOOST_REQUIRE(std::get<PeerWelcome>(receive().body).error.empty());
+  const auto read = [&] {
+    BOOST_REQUIRE(link->send({PeerRead{.key = "a"}}, deadline()).ok());
+    return std::get<PeerData>(receive().body);
+  };
+  server->begin_step();
+  BOOST_TEST(read().pending);
+  server->finish_step();
+  BOOST_TEST(read().error == "the blocks of a are not held");
+  server->hold({.key = "a"});
+  BOOST_TEST((read() == PeerData{.checksum = xxh3_128(std::string_view())}));
+  BOOST_REQUIRE(link->send({PeerRelease{"a"}}, deadline()).ok());
+  // Its answer comes after the release has been read.
+  BOOST_TEST(read().error.empty());
+  BOOST_TEST(server->take_finished().size() == 1u);
+  server->begin_step();
+  BOOST_TEST(read().error == "the blocks of a are not held any more");
 }
 
 BOOST_AUTO_TEST_CASE(endpoints_come_back_as_they_were_written) {
