@@ -33,7 +33,7 @@ void ask_for(Self self, const Handle& to, std::chrono::nanoseconds deadline,
 template <class OnSpawned, class... Question>
 void ask_node(Self self, ActorId node, std::chrono::minutes deadline, const std::string& who,
               OnSpawned on_spawned, Question&&... question) {
-  ask(self, state(self).handles.get<NodeActor>(node), deadline, std::forward<Question>(question)...)
+  ask(self, actor_of<NodeActor>(self, node), deadline, std::forward<Question>(question)...)
       .then(
           [self, on_spawned](const Status& status, const ActorHandles& handles) {
             SpawnedActors spawned{.error = status.error, .actors = {}};

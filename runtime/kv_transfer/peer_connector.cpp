@@ -323,15 +323,17 @@ void PeerKVConnector::plan_streams(const SchedulerOutput& step) {
     const std::int32_t num_computed = all.num_computed(*scheduled) + scheduled->num_scheduled;
     const bool is_first = stream.progress == Stream::Progress::kPossible;
     ScheduledRequests::append_new_blocks(*scheduled, stream.next.blocks);
-    if (is_first && !knows_endpoints()) {
-      known->second.stream.reset();
-      continue;
+    if (is_first) {
+      if (!knows_endpoints()) {
+        known->second.stream.reset();
+        continue;
+      }
+      // What one step computes is there when the request has ended.
+      stream.is_early &= num_computed <= stream.next.num_tokens;
+      if (stream.is_early)
+        early_params_.emplace_back(
+            scheduled->id, params_for(stream.next.key, stream.next.num_tokens, stream.next.blocks));
     }
-    // What one step computes is there when the request has ended.
-    if (is_first) stream.is_early &= num_computed <= stream.next.num_tokens;
-    if (is_first && stream.is_early)
-      early_params_.emplace_back(
-          scheduled->id, params_for(stream.next.key, stream.next.num_tokens, stream.next.blocks));
     stream.progress = Stream::Progress::kRunning;
     stream.next.num_ready = std::min(num_computed, stream.next.num_tokens);
     next_.streams.push_back(stream.next);
