@@ -1,6 +1,7 @@
 # The commands of the project. Each installs what it needs first; a second call installs nothing.
 #   make serve    build and serve the demo model on port 8000 (MODEL=folder for another, PORT=n)
-#   make test     build and run all tests: release, then address+undefined and thread sanitizers
+#   make test     build and run all tests: release, then address+undefined and thread sanitizers; those that passed
+#                 run again once their program or data change (ALL=1: always)
 #   make test-long  the long tests (soak, fuzzing, differential runs), in the release build
 #   make test-clients  clients of other projects: OpenAI, Anthropic, LangChain, LiteLLM, pydantic-ai, instructor, schemathesis
 #   make test-models  random configurations of every family against transformers (MODEL_CASES of each, MODEL_SEED)
@@ -17,6 +18,7 @@ MODEL_SEED ?= 1
 TRACE_CASES ?= 100
 TRACE_SEED ?= 1
 JOBS ?= $(shell nproc)
+ALL ?=
 
 .PHONY: serve test test-long test-clients test-models test-traces build bench check fuzz clean setup setup-test release
 
@@ -37,7 +39,7 @@ serve: build
 	@build/release/troupe serve $(MODEL) --port $(PORT)
 
 test: setup-test
-	@tools/test_all.sh $(JOBS)
+	@ALL=$(ALL) tools/test_all.sh $(JOBS)
 
 test-long: setup-test release
 	@cmake --build --preset release -j $(JOBS) --target long_tests
