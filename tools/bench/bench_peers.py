@@ -33,9 +33,11 @@ import urllib.request
 
 WIDTHS = ("bfloat16", "int8", "int4")
 BITS = {"bfloat16": 16, "int8": 8 + 16 / 64, "int4": 4 + 16 / 32}  # including a scale per group
+SAME_FILE = ", same GGUF"  # of a figure for which Troupe has loaded llama.cpp's file; without, it quantises the folder at load
 GOALS = {  # figure -> ratio to the best peer, or to a named one
     "prefill 512": {"vllm": 1.3, "llama.cpp": 8}, "prefill 2048": {"vllm": 1.3, "llama.cpp": 8},
     **{f"decode {context} {width}": 1.1 for width in WIDTHS for context in (128, 2048)},
+    **{f"decode {context} {width}{SAME_FILE}": 1.1 for width in ("int8", "int4") for context in (128, 2048)},
     "batch 8": 1.5, "batch 32": 1.5, "clients 16, tokens/s": 1.5, "clients 16, TTFT p99": 1.0, "clients 16, ITL p99": 1.0,
     "prefix 2048, TTFT": 2.0, "n-gram speculation": 2.0, "kept beside a busy process": 1.0,
     "start to first token": 1.0, "resident memory": 1.0, **{f"divergence {width}": 1.0 for width in WIDTHS}}
@@ -97,7 +99,11 @@ def openai_logprobs(url, model, prompt, vocab_size):
     return {int(token.removeprefix("token_id:")): logprob for token, logprob in top.items()}
 
 
-class Troupe:
+class Engine:
+    works = WORKS
+
+
+class Troupe(Engine):
     name = "troupe"
     widths = WIDTHS
     logprobs = staticmethod(openai_logprobs)
@@ -105,13 +111,30 @@ class Troupe:
     def __init__(self, options, *extra):
         self.options, self.extra = options, extra
 
+    def model(self, width):
+        """The model and its format, as options of `serve`."""
+        if width in ("int8", "int4"):
+            return [self.options.model, "--dtype", "bfloat16", "--quantization", width]
+        return [self.options.model, "--dtype", width]
+
     def command(self, width, port):
-        dtype = ["--dtype", width] if width not in ("int8", "int4") else ["--dtype", "bfloat16", "--quantization", width]
-        return [self.options.troupe, "serve", self.options.model, *dtype, "--max-model-len", 4096, "--max-logprobs", -1,
+        return [self.options.troupe, "serve", *self.model(width), "--max-model-len", 4096, "--max-logprobs", -1,
                 "--kv-cache-memory-bytes", KV_CACHE_GIB << 30, "--port", port, *self.extra], {}
 
 
-class LlamaCpp:
+class TroupeOfGguf(Troupe):
+    """With llama.cpp's file of quantised weights."""
+    works = ("decode",)
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.widths = tuple(width for width in ("int8", "int4") if width in options.gguf)
+
+    def model(self, width):
+        return [self.options.gguf[width]]
+
+
+class LlamaCpp(Engine):
     """One slot per client, each with its share of the KV cache: half of `batch 32` waits for a slot."""
     name = "llama.cpp"
 
@@ -129,7 +152,7 @@ class LlamaCpp:
         return {entry["id"]: entry["logprob"] for entry in answer["completion_probabilities"][0]["top_logprobs"]}
 
 
-class Vllm:
+class Vllm(Engine):
     name = "vllm"
     widths = ("bfloat16",)
     logprobs = staticmethod(openai_logprobs)
@@ -240,7 +263,8 @@ class Client:
         return 1000 / self._random(server, 1, 1, context, DECODED + 1)["median_tpot_ms"]
 
     def decode(self, server):
-        return {f"decode {context} {server.width}": self._decode(server, context) for context in (128, 2048)}
+        file = SAME_FILE if isinstance(server.engine, TroupeOfGguf) else ""
+        return {f"decode {context} {server.width}{file}": self._decode(server, context) for context in (128, 2048)}
 
     def neighbour(self, server):
         alone = self._decode(server, 128)
@@ -317,14 +341,16 @@ def limit_fraction(options, figure, value, limits):
     layers, head = weights_of(options.model, options.shape)
     if re.fullmatch(r"prefill \d+", figure):
         return value * 2 * layers / 1e9 / limits["bf16"] if limits["bf16"] else None
-    if match := re.fullmatch(r"decode (\d+) (\w+)", figure):
+    if match := re.match(r"decode (\d+) (\w+)", figure):
         shape, context, width = options.shape, int(match[1]), match[2]
         head_dim = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
         num_layers, pattern = shape["num_hidden_layers"], shape.get("sliding_window_pattern")
         window = shape.get("sliding_window") if shape.get("use_sliding_window", True) else None
         num_full = num_layers if not window else num_layers // pattern if pattern else 0
         seen = num_full * context + (num_layers - num_full) * min(context, window or context)
-        read = layers * BITS[width] / 8 + head * (2 if width == "bfloat16" else BITS["int8"] / 8)
+        # Quantised at load, the head has 8 bits.
+        head_width = width if width == "bfloat16" or figure.endswith(SAME_FILE) else "int8"
+        read = layers * BITS[width] / 8 + head * BITS[head_width] / 8
         read += 2 * seen * shape["num_key_value_heads"] * head_dim * 2
         return value * read / 1e9 / limits["stream"] if limits["stream"] else None
     return None
@@ -341,8 +367,12 @@ def table(options, samples, limits):
     """Rows (figure, ours, the best peer's name and figure, ratio, goal, fraction of the limit)."""
     rows = []
     for figure in GOALS:
-        medians = {name: statistics.median(figures[figure]) for name, figures in samples.items() if figures.get(figure)}
-        ours = medians.pop("troupe", None)
+        ours = samples["troupe"].get(figure)
+        medians = {name: statistics.median(figures[figure.removesuffix(SAME_FILE)]) for name, figures in samples.items()
+                   if name != "troupe" and figures.get(figure.removesuffix(SAME_FILE))}
+        if figure.endswith(SAME_FILE) and not ours:
+            continue
+        ours = statistics.median(ours) if ours else None
         if ours is None and not medians:
             continue
         smaller = any(word in figure for word in SMALLER_IS_BETTER)
@@ -441,7 +471,7 @@ class Measurement:
         if options.vllm:
             self.engines.append(Vllm(options.vllm, options.model))
         if options.llama:
-            self.engines.append(LlamaCpp(options.llama, options.gguf))
+            self.engines += [TroupeOfGguf(options), LlamaCpp(options.llama, options.gguf)]
         self.client = Client(options, self._reference() if "accuracy" in options.works else None)
 
     def _reference(self):
@@ -481,7 +511,7 @@ class Measurement:
         if not works:
             return
         with contextlib.ExitStack() as stack:
-            servers = [server for engine in self.engines if width in engine.widths
+            servers = [server for engine in self.engines if width in engine.widths and set(works) & set(engine.works)
                        if (server := self._start(stack, engine, width))]
             speculating = None
             if "ngram" in works:
@@ -500,7 +530,8 @@ class Measurement:
                         self._run(servers[0], work, "without")
                         continue
                     for server in servers:
-                        self._run(server, work, server.engine.name)
+                        if work in server.engine.works:
+                            self._run(server, work, server.engine.name)
 
 
 def main():
