@@ -215,6 +215,7 @@ cache_server() {
         row "$what requests/s by lmcache_server" '> 5' "$(times "$operation" "$bytes" "$at_once" "$clients" 6 lmcache_server)"
         row "$what CPU of a request by lmcache_server" '< 0.2' "$(times "$operation" "$bytes" "$at_once" "$clients" 9 lmcache_server)"
       fi
+      row "$what requests/s by the limit of sockets" '> 0.8' "$(times "$operation" "$bytes" "$at_once" "$clients" 6 limit)"
       row "$what requests/s by Redis" '> 1' "$(times "$operation" "$bytes" "$at_once" "$clients" 6 redis)"
       row "$what p99 by Redis" '< 1' "$(times "$operation" "$bytes" "$at_once" "$clients" 7 redis)"
     done < <(awk '$1 == "troupe" && $5 == '"$clients"' { print $2, $3, $4 }' "$out/cache-server.txt")

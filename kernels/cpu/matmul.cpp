@@ -179,7 +179,10 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   constexpr std::int64_t kRowsAtOnce = 3 * kTallRows;
   constexpr std::int64_t kStretch = 1024;              // of the depth
   constexpr std::int64_t kChunkRowBytes = 1600 * kKi;  // rounded rows in the L2 cache
-  constexpr std::int64_t kChunkWeightBytes = 512 * kKi;
+  // Small enough that threads finish together, large enough for few rounds of rows through cache.
+  constexpr std::int64_t kChunksPerThread = 8;
+  constexpr std::int64_t kMinChunkWeightBytes = 64 * kKi;
+  constexpr std::int64_t kMaxChunkWeightBytes = 512 * kKi;
   constexpr std::int64_t kWeightsAhead = 8 * kKi;  // latency of memory, in weights multiplied
   constexpr std::int64_t kStepLines = kBf16DepthStep * kBf16PanelCols * 2 / 64;
   constexpr std::int64_t kShardSums = kRowsAtOnce * kBf16PanelCols;
@@ -190,8 +193,12 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
       max_of(kRowsAtOnce, kChunkRowBytes / (x.row_depth() * 2) / kTallRows * kTallRows);
   const std::int64_t row_chunks = ceil_div(num_rows, most_rows);
   const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), kTallRows);
+  const std::int64_t panel_bytes = max_of(1, num_shards * layout.shard_bytes);
+  const std::int64_t thread_panels =
+      layout.num_panels * row_chunks / (kChunksPerThread * context.pool->num_threads());
   const std::int64_t panels_per_chunk =
-      max_of(1, kChunkWeightBytes / max_of(1, num_shards * layout.shard_bytes));
+      max_of(max_of(1, kMinChunkWeightBytes / panel_bytes),
+             min_of(thread_panels, kMaxChunkWeightBytes / panel_bytes));
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
   const std::int64_t num_chunks = panel_chunks * row_chunks;
   context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {

@@ -2,6 +2,9 @@
 // loop of clients on one thread against a server on this host, each with PIPELINE requests at a
 // time. Prints requests/s, the 99th percentile of their latency in microseconds, and MB/s of
 // values.
+//
+// bench_cache_server limit PORT: serves lm:// with one value of the size that was put last, which
+// it never copies and never stores: what any server can reach through the loopback device.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -16,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,7 +89,6 @@ std::size_t reply_bytes(const Plan& plan, std::string_view bytes) {
 struct Client {
   int socket = -1;
   const std::string* request = nullptr;
-  std::size_t num_sent = 0;
   int num_replies = 0;  // that are missing
   std::string head;     // the first bytes of the next one
   std::size_t num_received = 0;
@@ -98,17 +101,35 @@ struct Client {
   std::exit(1);
 }
 
-int connect_to(int port) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+sockaddr_in loopback(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
-    die("connect");
+  return address;
+}
+
+void set_no_delay(int socket) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+int connect_to(int port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = loopback(port);
+  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    die("connect");
+  set_no_delay(socket);
   return socket;
+}
+
+/// flags: of send().
+void send_all(int socket, std::string_view bytes, int flags) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(socket, bytes.data(), bytes.size(), flags | MSG_NOSIGNAL);
+    if (count <= 0) die("send");
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
 }
 
 class Load {
@@ -162,12 +183,7 @@ class Load {
   void start(Client& client, const std::string& requests, int num_requests) {
     client.since = Clock::now();
     client.num_replies = num_requests;
-    for (std::size_t done = 0; done < requests.size();) {
-      const ssize_t count =
-          ::send(client.socket, requests.data() + done, requests.size() - done, MSG_NOSIGNAL);
-      if (count <= 0) die("send");
-      done += static_cast<std::size_t>(count);
-    }
+    send_all(client.socket, requests, 0);
   }
   /// True: all replies are complete.
   bool receive(Client& client, int flags) {
@@ -211,14 +227,111 @@ class Load {
   std::vector<double> latencies_;
 };
 
+/// The server of `limit`: one thread, one buffer for all values.
+class BareServer {
+ public:
+  explicit BareServer(int port) : listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = loopback(port);
+    const int on = 1;
+    ::setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) die("bind");
+    if (::listen(listener_, SOMAXCONN) != 0) die("listen");
+    watch(listener_, nullptr);
+  }
+
+  [[noreturn]] void run() {
+    std::vector<epoll_event> events(64);
+    for (;;) {
+      const int count = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), -1);
+      for (int i = 0; i < count; ++i) {
+        auto* const connection =
+            static_cast<Connection*>(events[static_cast<std::size_t>(i)].data.ptr);
+        if (connection != nullptr) {
+          serve(*connection);
+          continue;
+        }
+        const int socket = ::accept(listener_, nullptr, nullptr);
+        if (socket < 0) die("accept");
+        set_no_delay(socket);
+        watch(socket, new Connection{.socket = socket});
+      }
+    }
+  }
+
+ private:
+  struct Connection {
+    int socket = -1;
+    std::string head;            // of the next request
+    std::size_t num_unread = 0;  // bytes of a value
+  };
+
+  void watch(int socket, Connection* connection) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = connection;
+    ::epoll_ctl(poll_, EPOLL_CTL_ADD, socket, &event);
+  }
+
+  void serve(Connection& connection) {
+    const ssize_t count =
+        ::recv(connection.socket, received_.data(), received_.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) {
+      ::close(connection.socket);
+      delete &connection;
+      return;
+    }
+    std::string replies;
+    std::string_view bytes(received_.data(), static_cast<std::size_t>(count));
+    while (!bytes.empty()) {
+      if (connection.num_unread > 0) {
+        const std::size_t part = std::min(bytes.size(), connection.num_unread);
+        connection.num_unread -= part;
+        bytes.remove_prefix(part);
+        continue;
+      }
+      std::string& head = connection.head;
+      const std::size_t part = std::min(bytes.size(), kLmRequestBytes - head.size());
+      head.append(bytes.substr(0, part));
+      bytes.remove_prefix(part);
+      if (head.size() < kLmRequestBytes) break;
+      const LmRequest request =
+          parse_lm_request(std::span<const char, kLmRequestBytes>(head.data(), kLmRequestBytes))
+              .value();
+      head.clear();
+      if (request.command == LmCommand::kPut) {
+        connection.num_unread = static_cast<std::size_t>(request.length);
+        value_.resize(connection.num_unread);
+        continue;
+      }
+      const bool has_value = request.command == LmCommand::kGet;
+      const auto reply =
+          pack_lm_reply({.code = LmCode::kSuccess,
+                         .length = has_value ? static_cast<std::int32_t>(value_.size()) : 0});
+      replies.append(reply.data(), reply.size());
+      if (!has_value) continue;
+      send_all(connection.socket, replies, MSG_MORE);
+      replies.clear();
+      send_all(connection.socket, value_, 0);
+    }
+    send_all(connection.socket, replies, 0);
+  }
+
+  const int listener_;
+  const int poll_ = ::epoll_create1(0);
+  std::vector<char> received_ = std::vector<char>(1 << 20);
+  std::string value_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "limit") BareServer(std::atoi(argv[2])).run();
   if (argc != 7 && argc != 8) {
     std::fprintf(
         stderr,
         "usage: bench_cache_server lm|redis PORT exist|get|put CLIENTS VALUE_BYTES SECONDS "
-        "[PIPELINE]\n");
+        "[PIPELINE]\n       bench_cache_server limit PORT\n");
     return 2;
   }
   const Plan plan{.redis = std::string_view(argv[1]) == "redis",

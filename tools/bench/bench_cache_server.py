@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """troupe cache-server beside LMCache's own server and Redis, in turns: requests/s, p99 and MB/s of 1 and 64 clients, and the
 CPU time that the server spends on a request, in microseconds; medians. Clients have one request at a time, or as many as the column
-`at_once` says (one look-up of a prompt's chunks).
+`at_once` says (one look-up of a prompt's chunks). `limit` is a server that stores nothing and looks nothing up: what the sockets and
+the clients of this host allow.
 
 usage: bench_cache_server.py BENCH [ROUNDS [SECONDS]]. LMCACHE_PYTHON names a Python that has lmcache, for its server;
 redis-server is taken from the PATH."""
@@ -28,7 +29,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def servers():
+def servers(bench):
+    yield "limit", "lm", [bench, "limit", "{port}"]
     yield "troupe", "lm", [BINARY, "cache-server", "--port", "{port}", "--max-memory-bytes", "1G", "--log-level",
                            "warning"]
     if os.environ.get("LMCACHE_PYTHON"):
@@ -81,7 +83,7 @@ def main():
         return [*map(float, found), effort]
 
     with contextlib.ExitStack() as stack:
-        each = [(name, protocol, *stack.enter_context(started(command))) for name, protocol, command in servers()]
+        each = [(name, protocol, *stack.enter_context(started(command))) for name, protocol, command in servers(bench)]
         print(f"{'server':16} {'operation':>10} {'bytes':>8} {'at_once':>8} {'clients':>8} {'requests/s':>11} {'p99_us':>9} "
               f"{'MB/s':>9} {'CPU_us':>8}")
         for operation, size, at_once in WORKLOADS:
