@@ -18,7 +18,6 @@ MODEL_SEED ?= 1
 TRACE_CASES ?= 100
 TRACE_SEED ?= 1
 JOBS ?= $(shell nproc)
-ALL ?=
 
 .PHONY: serve test test-long test-clients test-models test-traces build bench check fuzz clean setup setup-test release
 
@@ -39,7 +38,7 @@ serve: build
 	@build/release/troupe serve $(MODEL) --port $(PORT)
 
 test: setup-test
-	@ALL=$(ALL) tools/test_all.sh $(JOBS)
+	@tools/test_all.sh $(JOBS)
 
 test-long: setup-test release
 	@cmake --build --preset release -j $(JOBS) --target long_tests

@@ -66,6 +66,16 @@ TROUPE_INLINE void for_each_row_block(std::int64_t num_rows, const F& f) {
   }
 }
 
+/// Panels of a chunk: so many that each thread gets this number of chunks, within the two bounds
+/// but for a single panel. row_chunks: chunks with the same panels and other rows.
+std::int64_t panels_of_chunk(const OpContext& context, const PanelLayout& layout,
+                             std::int64_t row_chunks, std::int64_t chunks_per_thread,
+                             std::int64_t least, std::int64_t most) {
+  const std::int64_t thread_panels =
+      layout.num_panels * row_chunks / (chunks_per_thread * context.pool->num_threads());
+  return max_of(max_of(1, least), min_of(thread_panels, most));
+}
+
 /// Covers the product with chunks of one or more panels by up to kChunkRows rows. multiply(unit,
 /// first_row, num_rows, shard, sums) computes the sums of a chunk's rows for one shard, [num_rows,
 /// layout.cols].
@@ -84,11 +94,9 @@ TROUPE_INLINE void for_each_shard(const OpContext& context, const Product& produ
   const std::int64_t row_chunks = ceil_div(num_rows, kChunkRows);
   const std::int64_t panel_products =
       max_of(1, min_of(num_rows, kChunkRows) * num_shards * layout.depth * layout.cols);
-  const std::int64_t thread_panels =
-      layout.num_panels * row_chunks / (kChunksPerThread * context.pool->num_threads());
   const std::int64_t panels_per_chunk =
-      max_of(max_of(1, kMinChunkProducts / panel_products),
-             min_of(thread_panels, kMaxChunkProducts / panel_products));
+      panels_of_chunk(context, layout, row_chunks, kChunksPerThread,
+                      kMinChunkProducts / panel_products, kMaxChunkProducts / panel_products);
   const std::int64_t num_chunks = ceil_div(layout.num_panels, panels_per_chunk) * row_chunks;
 
   context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {
@@ -194,11 +202,9 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   const std::int64_t row_chunks = ceil_div(num_rows, most_rows);
   const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), kTallRows);
   const std::int64_t panel_bytes = max_of(1, num_shards * layout.shard_bytes);
-  const std::int64_t thread_panels =
-      layout.num_panels * row_chunks / (kChunksPerThread * context.pool->num_threads());
   const std::int64_t panels_per_chunk =
-      max_of(max_of(1, kMinChunkWeightBytes / panel_bytes),
-             min_of(thread_panels, kMaxChunkWeightBytes / panel_bytes));
+      panels_of_chunk(context, layout, row_chunks, kChunksPerThread,
+                      kMinChunkWeightBytes / panel_bytes, kMaxChunkWeightBytes / panel_bytes);
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
   const std::int64_t num_chunks = panel_chunks * row_chunks;
   context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {

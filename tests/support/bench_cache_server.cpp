@@ -88,7 +88,6 @@ std::size_t reply_bytes(const Plan& plan, std::string_view bytes) {
 
 struct Client {
   int socket = -1;
-  const std::string* request = nullptr;
   int num_replies = 0;  // that are missing
   std::string head;     // the first bytes of the next one
   std::size_t num_received = 0;

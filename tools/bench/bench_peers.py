@@ -31,13 +31,14 @@ import time
 import urllib.error
 import urllib.request
 
-WIDTHS = ("bfloat16", "int8", "int4")
+QUANTIZED = ("int8", "int4")
+WIDTHS = ("bfloat16", *QUANTIZED)
 BITS = {"bfloat16": 16, "int8": 8 + 16 / 64, "int4": 4 + 16 / 32}  # including a scale per group
 SAME_FILE = ", same GGUF"  # of a figure for which Troupe has loaded llama.cpp's file; without, it quantises the folder at load
 GOALS = {  # figure -> ratio to the best peer, or to a named one
     "prefill 512": {"vllm": 1.3, "llama.cpp": 8}, "prefill 2048": {"vllm": 1.3, "llama.cpp": 8},
     **{f"decode {context} {width}": 1.1 for width in WIDTHS for context in (128, 2048)},
-    **{f"decode {context} {width}{SAME_FILE}": 1.1 for width in ("int8", "int4") for context in (128, 2048)},
+    **{f"decode {context} {width}{SAME_FILE}": 1.1 for width in QUANTIZED for context in (128, 2048)},
     "batch 8": 1.5, "batch 32": 1.5, "clients 16, tokens/s": 1.5, "clients 16, TTFT p99": 1.0, "clients 16, ITL p99": 1.0,
     "prefix 2048, TTFT": 2.0, "n-gram speculation": 2.0, "kept beside a busy process": 1.0,
     "start to first token": 1.0, "resident memory": 1.0, **{f"divergence {width}": 1.0 for width in WIDTHS}}
@@ -101,6 +102,7 @@ def openai_logprobs(url, model, prompt, vocab_size):
 
 class Engine:
     works = WORKS
+    suffix = ""  # of its figures
 
 
 class Troupe(Engine):
@@ -113,7 +115,7 @@ class Troupe(Engine):
 
     def model(self, width):
         """The model and its format, as options of `serve`."""
-        if width in ("int8", "int4"):
+        if width in QUANTIZED:
             return [self.options.model, "--dtype", "bfloat16", "--quantization", width]
         return [self.options.model, "--dtype", width]
 
@@ -125,10 +127,11 @@ class Troupe(Engine):
 class TroupeOfGguf(Troupe):
     """With llama.cpp's file of quantised weights."""
     works = ("decode",)
+    suffix = SAME_FILE
 
     def __init__(self, options):
         super().__init__(options)
-        self.widths = tuple(width for width in ("int8", "int4") if width in options.gguf)
+        self.widths = tuple(width for width in QUANTIZED if width in options.gguf)
 
     def model(self, width):
         return [self.options.gguf[width]]
@@ -263,8 +266,7 @@ class Client:
         return 1000 / self._random(server, 1, 1, context, DECODED + 1)["median_tpot_ms"]
 
     def decode(self, server):
-        file = SAME_FILE if isinstance(server.engine, TroupeOfGguf) else ""
-        return {f"decode {context} {server.width}{file}": self._decode(server, context) for context in (128, 2048)}
+        return {f"decode {context} {server.width}{server.engine.suffix}": self._decode(server, context) for context in (128, 2048)}
 
     def neighbour(self, server):
         alone = self._decode(server, 128)
@@ -367,13 +369,11 @@ def table(options, samples, limits):
     """Rows (figure, ours, the best peer's name and figure, ratio, goal, fraction of the limit)."""
     rows = []
     for figure in GOALS:
-        ours = samples["troupe"].get(figure)
-        medians = {name: statistics.median(figures[figure.removesuffix(SAME_FILE)]) for name, figures in samples.items()
-                   if name != "troupe" and figures.get(figure.removesuffix(SAME_FILE))}
-        if figure.endswith(SAME_FILE) and not ours:
-            continue
-        ours = statistics.median(ours) if ours else None
-        if ours is None and not medians:
+        of_peers = figure.removesuffix(SAME_FILE)
+        ours = statistics.median(found) if (found := samples["troupe"].get(figure)) else None
+        medians = {name: statistics.median(figures[of_peers]) for name, figures in samples.items()
+                   if name != "troupe" and figures.get(of_peers)}
+        if ours is None and (not medians or of_peers != figure):
             continue
         smaller = any(word in figure for word in SMALLER_IS_BETTER)
         best = (min if smaller else max)(medians, key=medians.get) if medians else None
