@@ -398,13 +398,13 @@ Result<void> PeerKVConnectorWorker::register_kv_caches(const KVCacheMemory& memo
   return {};
 }
 
-/// Between devices layers are read when their step is done: here they may be under way.
+/// On devices other than the CPU a layer may be under way here: it is read when its step is done.
 void PeerKVConnectorWorker::save_kv_layer(std::int32_t layer) {
-  if (!reader_.uses_devices) server_->finish_layer(layer);
+  if (device_->is_host()) server_->finish_layer(layer);
 }
 
 void PeerKVConnectorWorker::wait_for_save() {
-  if (reader_.uses_devices && !device_->synchronize().ok()) return;
+  if (!device_->synchronize().ok()) return;
   server_->finish_step();
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/kv_transfer/peer_loader.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "runtime/base/hash.hpp"
@@ -343,11 +342,13 @@ Result<bool> PeerLoader::read(Rank& from, PeerRead request,
     return Error{ErrorCode::kCorrupt,
                  "xxh3_128 is " + to_hex(checksum) + ", expected " + to_hex(data->checksum),
                  {}};
+  ASSIGN_OR_RETURN(DeviceCopier copier, pages_.device().make_copier());
   const std::byte* next = bytes.data();
   for (const PeerPart& part : to) {
-    std::memcpy(part.data, next, part.num_bytes);
+    copier.copy_to_device(part.data, next, part.num_bytes);
     next += part.num_bytes;
   }
+  RETURN_IF_ERROR(copier.synchronize());
   return true;
 }
 

@@ -16,13 +16,8 @@ Result<PeerPages> PeerPages::of(const KVCacheMemory& memory, bool uses_devices) 
         "kv-transfer-config: kv_connector_extra_config: transport is nccl, the device is " +
             std::string(memory.device->name()),
         "kv-transfer-config"};
-  if (!uses_devices && !memory.device->is_host())
-    return Error{
-        ErrorCode::kUnsupported,
-        "kv-transfer-config: PeerConnector transfers caches in the memory of the host only, "
-        "unless its transport is nccl",
-        "kv-transfer-config"};
   PeerPages pages;
+  pages.device_ = memory.device;
   for (std::size_t g = 0; g < memory.groups.size(); ++g) {
     const KVCacheGroup& group = memory.config.groups[g];
     for (const KVCacheMemory::Layer& from : memory.groups[g]) {

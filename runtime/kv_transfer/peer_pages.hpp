@@ -14,7 +14,7 @@ namespace troupe {
 /// the same units, or parts of them.
 class PeerPages {
  public:
-  /// Errors: kUnsupported, the cache is not in the memory of the host, or, with `uses_devices`, is.
+  /// Errors: kUnsupported, the cache is to go from device to device and is not in a GPU's memory.
   [[nodiscard]] static Result<PeerPages> of(const KVCacheMemory& memory, bool uses_devices);
 
   struct Layer {
@@ -29,6 +29,8 @@ class PeerPages {
     }
   };
   [[nodiscard]] const std::vector<Layer>& layers() const noexcept { return layers_; }
+  /// In whose memory they lie. Pre: they are not empty.
+  [[nodiscard]] const Device& device() const noexcept { return *device_; }
   [[nodiscard]] const Layer* find(std::int32_t layer) const;
   [[nodiscard]] std::vector<PeerLayer> shapes() const;
 
@@ -38,6 +40,7 @@ class PeerPages {
                                      std::int32_t unit, std::int32_t part, std::int32_t head);
 
  private:
+  const Device* device_ = nullptr;
   std::vector<Layer> layers_;
 };
 

@@ -417,12 +417,13 @@ Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescri
       bytes = own;
     }
     return use_parts(read, [&](std::span<const PeerPart> parts) -> Result<void> {
+      ASSIGN_OR_RETURN(DeviceCopier copier, pages_.device().make_copier());
       std::byte* out = bytes.data();
       for (const PeerPart& part : parts) {
-        std::memcpy(out, part.data, part.num_bytes);
+        copier.copy_to_host(out, part.data, part.num_bytes);
         out += part.num_bytes;
       }
-      return {};
+      return copier.synchronize();
     });
   }();
   data.pending = prepared.ok() && !*prepared;

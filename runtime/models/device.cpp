@@ -50,9 +50,37 @@ Device::Device(std::string_view name, Isa isa, const DeviceTable* table,
       pool_(options.num_threads) {
   if (table_ == nullptr) return;
   const int num_devices = table_->count();
-  table_->select(options.rank_on_host % num_devices);
+  index_ = options.rank_on_host % num_devices;
+  table_->select(index_);
   num_sharing_ = (options.ranks_on_host + num_devices - 1) / num_devices;
   stream_ = table_->create_stream();
+}
+
+DeviceCopier::~DeviceCopier() {
+  if (stream_ != nullptr) table_->destroy_stream(stream_);
+}
+
+void DeviceCopier::copy_to_device(void* to, const void* from, std::size_t num_bytes) noexcept {
+  if (table_ == nullptr) {
+    std::memcpy(to, from, num_bytes);
+    return;
+  }
+  table_->copy_to_device(stream_, to, from, static_cast<std::int64_t>(num_bytes));
+}
+
+void DeviceCopier::copy_to_host(void* to, const void* from, std::size_t num_bytes) noexcept {
+  if (table_ == nullptr) {
+    std::memcpy(to, from, num_bytes);
+    return;
+  }
+  table_->copy_to_host(stream_, to, from, static_cast<std::int64_t>(num_bytes));
+}
+
+Result<void> DeviceCopier::synchronize() {
+  if (table_ == nullptr) return {};
+  std::string fault = table_->synchronize(stream_);
+  if (!fault.empty()) return Error{ErrorCode::kInternal, std::move(fault), {}};
+  return {};
 }
 
 Device::~Device() {
@@ -115,6 +143,15 @@ void Device::copy_to_device(void* to, const void* from, std::size_t num_bytes) n
 void Device::copy_to_host(void* to, const void* from, std::size_t num_bytes) noexcept {
   if (is_host()) return copy(to, from, num_bytes);
   table_->copy_to_host(stream_, to, from, static_cast<std::int64_t>(num_bytes));
+}
+
+Result<DeviceCopier> Device::make_copier() const {
+  if (is_host()) return DeviceCopier(nullptr, nullptr);
+  table_->select(index_);
+  void* const stream = table_->create_stream();
+  if (stream == nullptr)
+    return Error{ErrorCode::kUnavailable, std::string(name_) + " gives no stream", {}};
+  return DeviceCopier(table_, stream);
 }
 
 Result<void> Device::synchronize() {

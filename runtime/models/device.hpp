@@ -84,6 +84,29 @@ struct DeviceOptions {
   int ranks_on_host = 1;
 };
 
+/// Copies between the host and a device for a thread other than the device's, beside what the
+/// device computes. Used by the thread that made it.
+class DeviceCopier {
+ public:
+  DeviceCopier(DeviceCopier&& other) noexcept
+      : table_(other.table_), stream_(std::exchange(other.stream_, nullptr)) {}
+  DeviceCopier& operator=(DeviceCopier&&) = delete;
+  ~DeviceCopier();
+
+  /// From the host, which may change the source at once; the copy is there after synchronize().
+  void copy_to_device(void* to, const void* from, std::size_t num_bytes) noexcept;
+  /// To the host: the result is there after synchronize().
+  void copy_to_host(void* to, const void* from, std::size_t num_bytes) noexcept;
+  /// Waits for the copies. Errors: kInternal, what went wrong.
+  Result<void> synchronize();
+
+ private:
+  friend class Device;
+  DeviceCopier(const DeviceTable* table, void* stream) : table_(table), stream_(stream) {}
+  const DeviceTable* table_;  // null: the CPU
+  void* stream_;
+};
+
 /// Owns the thread pool, the kernels' workspace and, unless it is the CPU, a stream: what it does
 /// is done in the order of the calls, and may be under way when they return. One per worker, used
 /// by one thread; it outlives its models and all of its memory.
@@ -151,6 +174,9 @@ class Device {
       table_->fill_zero(stream_, data, static_cast<std::int64_t>(num_bytes));
   }
 
+  /// On any thread, whose current device becomes this one. Errors: kUnavailable, no stream is left.
+  [[nodiscard]] Result<DeviceCopier> make_copier() const;
+
   /// Waits for all that is under way. Errors: kInternal, what went wrong since the device was made,
   /// the first of it: it is of no further use.
   Result<void> synchronize();
@@ -168,6 +194,7 @@ class Device {
   Isa isa_;
   const DeviceTable* table_;  // null: the CPU
   const OpTable* ops_;
+  int index_ = 0;  // among those of its kind
   void* stream_ = nullptr;
   int num_sharing_ = 1;  // workers of this host on the same device
   ThreadPool pool_;

@@ -7,6 +7,7 @@
 #include "runtime/base/json.hpp"
 #include "runtime/kv_transfer/peer_connector.hpp"
 #include "tests/runtime/kv_transfer/transfer_engine.hpp"
+#include "tests/support/test_device.hpp"
 
 namespace troupe {
 namespace {
@@ -94,6 +95,11 @@ BOOST_AUTO_TEST_CASE(so_it_does_between_other_numbers_of_ranks) {
 BOOST_AUTO_TEST_CASE(so_it_does_between_blocks_of_other_sizes) {
   check_transfer({.block_size = 16}, {.block_size = 32});
   check_transfer({.block_size = 32}, {.block_size = 16});
+}
+
+BOOST_AUTO_TEST_CASE(so_it_does_between_devices_other_than_the_cpu) {
+  const EngineSetup setup{.device = test_device()};
+  check_transfer(setup, setup);
 }
 
 /// The decoder computes everything itself.
@@ -205,6 +211,11 @@ BOOST_AUTO_TEST_CASE(a_prompt_is_loaded_while_it_is_computed) { check_stream({},
 BOOST_AUTO_TEST_CASE(so_is_one_with_sliding_windows_and_of_other_ranks) {
   check_stream({.model = "gemma3_text"}, {.model = "gemma3_text"});
   check_stream({.tensor_parallel_size = 2, .block_size = 32}, {.block_size = 16});
+}
+
+BOOST_AUTO_TEST_CASE(so_is_one_on_devices_other_than_the_cpu) {
+  const EngineSetup setup{.device = test_device()};
+  check_stream(setup, setup);
 }
 
 BOOST_AUTO_TEST_CASE(a_prompt_that_is_given_up_is_computed_by_its_reader) {

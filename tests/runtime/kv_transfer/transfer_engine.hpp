@@ -38,6 +38,7 @@ struct EngineSetup {
   std::string transfer;  ///< JSON; empty: no connector
   std::int32_t block_size = 4;
   std::int32_t pipeline_parallel_size = 1;
+  std::string device = "cpu";
 };
 
 struct Answer {
@@ -67,7 +68,7 @@ class TransferEngine {
       options.push_back({.model = TROUPE_GOLDEN_DIR "/models/models/" + setup.model,
                          .dtype = "float32",
                          .kv_cache_dtype = setup.kv_cache_dtype,
-                         .device = "cpu",
+                         .device = setup.device,
                          .threads = 1,
                          .block_size = setup.block_size,
                          .max_num_seqs = 4,
