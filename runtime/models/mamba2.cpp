@@ -25,6 +25,11 @@ void read_mamba2_config(ConfigFields& text, bool /*is_gguf*/, ModelConfig& confi
   config.rms_norm_eps = static_cast<float>(text.number("layer_norm_epsilon", 1e-5));
   config.max_model_len = kMamba2MaxPositions;
   check_activation(text, "hidden_act", "silu", config);
+  // transformers divides the weights of out_proj that it has loaded; vLLM does not.
+  if (text.boolean("rescale_prenorm_residual", false))
+    text.fail(ErrorCode::kUnsupported,
+              "rescale_prenorm_residual is true: engines disagree whether loaded weights are to be "
+              "rescaled; false leaves them as they are");
   const std::int64_t inner_size = config.hidden_size * read_expansion(text, "expand");
   StateSpaceConfig states = read_state_space(text,
                                              {.num_heads = "num_heads",

@@ -159,6 +159,7 @@ BOOST_AUTO_TEST_CASE(state_spaces_are_read_also_where_python_wrote_infinity) {
   BOOST_TEST(std::isinf(tagged.state_space->max_dt));
   for (const std::string fields : {R"("num_heads":4,"n_groups":1)", R"("num_heads":8,"n_groups":3)",
                                    R"("num_heads":8,"n_groups":2,"conv_kernel":9)",
+                                   R"("num_heads":8,"n_groups":2,"rescale_prenorm_residual":true)",
                                    R"("num_heads":8,"n_groups":2,"time_step_limit":[1])"})
     BOOST_TEST(!parse_model_config(mamba(fields)).ok(), fields);
 }
