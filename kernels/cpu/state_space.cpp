@@ -113,26 +113,26 @@ TROUPE_INLINE void scan_tile(const StateScanArgs& args, std::int64_t seq, std::i
   }
 }
 
-template <int kVecs, class Lanes>
-void scan_channels(const StateScanArgs& args, std::int64_t seq, std::int64_t head,
-                   std::int64_t channel, const Lanes& lanes) {
-  constexpr int kTileRows = kLanes == 16 ? 8 : 4;  // of 32 registers, or of 16
-  const std::int64_t size = args.b.head_dim;
-  std::int64_t n = 0;
-  for (; n + kTileRows <= size; n += kTileRows)
-    scan_tile<kTileRows, kVecs>(args, seq, head, n, channel, lanes);
-  for (; n < size; ++n) scan_tile<1, kVecs>(args, seq, head, n, channel, lanes);
-}
-
-void scan_head(const StateScanArgs& args, std::int64_t seq, std::int64_t head) {
+/// All channels of kRows states: in the order of memory.
+template <int kRows>
+TROUPE_INLINE void scan_rows(const StateScanArgs& args, std::int64_t seq, std::int64_t head,
+                             std::int64_t first) {
   const std::int64_t num_channels = args.x.head_dim;
   std::int64_t channel = 0;
   for (; channel + 2 * kLanes <= num_channels; channel += 2 * kLanes)
-    scan_channels<2>(args, seq, head, channel, WholeLanes{});
+    scan_tile<kRows, 2>(args, seq, head, first, channel, WholeLanes{});
   for (; channel + kLanes <= num_channels; channel += kLanes)
-    scan_channels<1>(args, seq, head, channel, WholeLanes{});
+    scan_tile<kRows, 1>(args, seq, head, first, channel, WholeLanes{});
   if (channel < num_channels)
-    scan_channels<1>(args, seq, head, channel, FirstLanes{num_channels - channel});
+    scan_tile<kRows, 1>(args, seq, head, first, channel, FirstLanes{num_channels - channel});
+}
+
+void scan_head(const StateScanArgs& args, std::int64_t seq, std::int64_t head) {
+  constexpr int kTileRows = kLanes == 16 ? 8 : 4;  // of 32 registers, or of 16
+  const std::int64_t size = args.b.head_dim;
+  std::int64_t n = 0;
+  for (; n + kTileRows <= size; n += kTileRows) scan_rows<kTileRows>(args, seq, head, n);
+  for (; n < size; ++n) scan_rows<1>(args, seq, head, n);
 }
 
 }  // namespace
