@@ -181,6 +181,7 @@ Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& 
       {"attention_bias", is_in_a_layer(gguf, "attn_q.bias")},
       {"attention_output_bias", is_in_a_layer(gguf, "attn_output.bias")},
       {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
+      {"use_qk_norm", is_in_a_layer(gguf, "attn_q_norm.weight")},
       {"mamba_conv_bias", is_in_a_layer(gguf, "ssm_conv1d.bias")},
       {"mamba_rms_norm", is_in_a_layer(gguf, "ssm_norm.weight")},
       {"rope_parameters", rope_parameters(gguf, architecture, metadata, rotary_dim)}};

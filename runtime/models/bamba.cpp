@@ -8,6 +8,7 @@
 #include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
+#include "runtime/models/granite_config.hpp"
 #include "runtime/models/mamba2_mixer.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/models/state_space_config.hpp"
@@ -44,22 +45,6 @@ void read_bamba_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   config.state_space = std::move(states);
 }
 
-std::unique_ptr<const Mixer> load_mixer(WeightLoader& loader, const std::string& name,
-                                        const ModelConfig& config, std::size_t layer,
-                                        const std::shared_ptr<const RopeTables>& rope) {
-  if (config.state_space->layers[layer])
-    return std::make_unique<const Mamba2Mixer>(
-        loader, name + ".mamba",
-        Mamba2Options{.layer = layer,
-                      .hidden_size = config.hidden_size,
-                      .config = *config.state_space,
-                      .canonical_shards = config.canonical_shards()});
-  AttentionOptions attention = attention_options(config, layer, rope);
-  attention.qkv_bias = config.attention_bias;
-  attention.output_bias = config.attention_output_bias;
-  return std::make_unique<const Attention>(loader, name + ".self_attn", attention);
-}
-
 std::unique_ptr<Model> make_bamba(const ModelConfig& config, Device& device, WeightLoader& loader) {
   const NormStyle norm{.eps = config.rms_norm_eps};
   const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
@@ -69,8 +54,9 @@ std::unique_ptr<Model> make_bamba(const ModelConfig& config, Device& device, Wei
     const std::string name = prefix + std::to_string(layer);
     std::vector<NormedMixer> mixers;
     RmsNorm before_mixer(loader, name + ".input_layernorm", config.hidden_size, norm);
-    mixers.push_back(
-        {std::move(before_mixer), load_mixer(loader, name, config, layer, rope), std::nullopt});
+    mixers.push_back({std::move(before_mixer),
+                      load_state_space_or_attention(loader, name, config, layer, rope),
+                      std::nullopt});
     RmsNorm before_mlp(loader, name + ".pre_ff_layernorm", config.hidden_size, norm);
     mixers.push_back(
         {std::move(before_mlp),
@@ -84,14 +70,12 @@ std::unique_ptr<Model> make_bamba(const ModelConfig& config, Device& device, Wei
                                         DecoderOptions{.norm = norm, .names = kBambaNames});
 }
 
-/// llama.cpp has Bamba and Granite 4 under one name; the latter does not rotate.
 void add_bamba_gguf_config(GgufMetadata& metadata, const std::string& prefix,
                            nlohmann::json& config) {
-  const std::string rotates = prefix + "rope.scaling.finetuned";
-  if (!metadata.boolean(rotates, true))
-    metadata.fail(ErrorCode::kUnsupported,
-                  "metadata \"" + rotates +
-                      "\" is false: hybrids without rotation (Granite 4) are not supported");
+  if (!rotates_granite_heads(metadata, prefix))
+    metadata.fail(ErrorCode::kUnsupported, "metadata \"" + prefix +
+                                               "rope.scaling.finetuned\" is false, which is not "
+                                               "supported for Bamba");
   const GgufStateSpace states = read_gguf_state_space(metadata, prefix);
   const auto hidden_size = std::max<std::int64_t>(1, config["hidden_size"].get<std::int64_t>());
   config["mamba_expand"] = states.inner_size / hidden_size;
@@ -118,13 +102,17 @@ constexpr GgufRenaming kBambaGgufTensors[] = {
     {"ffn_up.", "feed_forward.up_proj."},
     {"ffn_down.", "feed_forward.down_proj."}};
 constexpr GgufRenaming kBambaGgufOutside[] = {{"output_norm.", "model.final_layernorm."}};
-constexpr GgufArchitecture kBambaGguf = {.name = "granitehybrid",
-                                         .interleaves_heads = true,
-                                         .rotates_part = true,
-                                         .keys = kGgufStateSpaceKeys,
-                                         .tensors = kBambaGgufTensors,
-                                         .outside = kBambaGgufOutside,
-                                         .add_config = add_bamba_gguf_config};
+/// llama.cpp has Bamba and Granite 4 under one name.
+constexpr GgufArchitecture kBambaGguf = {
+    .name = "granitehybrid",
+    .matches = [](GgufMetadata& metadata,
+                  const std::string& prefix) { return !has_granite_multipliers(metadata, prefix); },
+    .interleaves_heads = true,
+    .rotates_part = true,
+    .keys = kGgufStateSpaceKeys,
+    .tensors = kBambaGgufTensors,
+    .outside = kBambaGgufOutside,
+    .add_config = add_bamba_gguf_config};
 
 }  // namespace
 

@@ -92,6 +92,14 @@ std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader&
   return layers;
 }
 
+void ignore_mtp_layers(const ModelConfig& config, WeightLoader& loader) {
+  for (std::int64_t layer = config.num_layers;; ++layer) {
+    const std::string name = weight_prefix(loader) + "layers." + std::to_string(layer) + ".";
+    if (!loader.has(name + "enorm.weight")) return;
+    loader.ignore(name);
+  }
+}
+
 AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
                                    std::shared_ptr<const RopeTables> rope) {
   return {.layer = layer,

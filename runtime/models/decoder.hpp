@@ -75,6 +75,9 @@ struct DecoderNames {
                                                       WeightLoader& loader,
                                                       const DecoderNames& names = {});
 
+/// Layers behind the last one that guess further tokens (MTP) are not missed.
+void ignore_mtp_layers(const ModelConfig& config, WeightLoader& loader);
+
 /// How an architecture differs from the plain stack.
 struct DecoderOptions {
   NormStyle norm;

@@ -149,6 +149,38 @@ ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults) {
   return experts;
 }
 
+ExpertsConfig read_grouped_experts(ConfigFields& text, const ModelConfig& config,
+                                   const GroupedExperts& family) {
+  ExpertsConfig experts = read_experts(text, family.counts);
+  experts.intermediate_size =
+      text.integer("moe_intermediate_size", family.intermediate_size, 1, kMaxConfigSize);
+  experts.shared_size =
+      experts.intermediate_size * text.integer("n_shared_experts", family.num_shared, 0, 1024);
+  experts.is_sigmoid = family.is_sigmoid;
+  experts.sums_two_best = family.is_sigmoid;
+  experts.weight_scale =
+      static_cast<float>(text.number("routed_scaling_factor", family.weight_scale));
+  const std::int64_t dense =
+      text.integer("first_k_dense_replace", family.num_dense_layers, 0, kMaxConfigLayers);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    experts.layers.push_back(layer >= dense);
+  if (!family.has_groups) return experts;
+  experts.num_groups = text.integer("n_group", family.num_groups, 1, kMaxExpertGroups);
+  experts.num_chosen_groups =
+      text.integer("topk_group", family.num_chosen_groups, 1, kMaxExpertGroups);
+  const std::int64_t group_size = experts.num_experts / experts.num_groups;
+  if (experts.num_experts % experts.num_groups != 0 || group_size < (experts.sums_two_best ? 2 : 1))
+    text.fail(ErrorCode::kCorrupt, "n_group is " + std::to_string(experts.num_groups) + " for " +
+                                       std::to_string(experts.num_experts) + " experts");
+  if (experts.num_chosen_groups > experts.num_groups ||
+      experts.num_chosen > experts.num_chosen_groups * group_size)
+    text.fail(ErrorCode::kCorrupt, "topk_group is " + std::to_string(experts.num_chosen_groups) +
+                                       " of " + std::to_string(experts.num_groups) + " groups of " +
+                                       std::to_string(group_size) + ", for " +
+                                       std::to_string(experts.num_chosen) + " experts of a token");
+  return experts;
+}
+
 void read_shared_rope(ConfigFields& text, bool is_gguf, const RopeFamily& family,
                       ModelConfig& config) {
   const auto trained = static_cast<double>(config.max_model_len);

@@ -56,6 +56,23 @@ struct ExpertCounts {
 };
 [[nodiscard]] ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults);
 
+/// DeepSeek's mixtures: experts beside shared ones, in all layers but the first.
+struct GroupedExperts {
+  bool is_sigmoid = true;  ///< scores, and groups by their two best ones; else softmax, by the best
+  bool has_groups = true;
+  // Defaults:
+  ExpertCounts counts;
+  std::int64_t intermediate_size = 0;  ///< of one expert
+  std::int64_t num_shared = 1;
+  std::int64_t num_dense_layers = 0;
+  double weight_scale = 1;
+  std::int64_t num_groups = 1;
+  std::int64_t num_chosen_groups = 1;
+};
+/// All but whether weights are normalised.
+[[nodiscard]] ExpertsConfig read_grouped_experts(ConfigFields& text, const ModelConfig& config,
+                                                 const GroupedExperts& family);
+
 /// One rotation for all layers; a scaled one may lengthen the context.
 void read_shared_rope(ConfigFields& text, bool is_gguf, const RopeFamily& family,
                       ModelConfig& config);

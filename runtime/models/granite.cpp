@@ -1,10 +1,9 @@
 // Granite 3 (IBM): Llama, with multipliers of embeddings, attention scores, what blocks add to the
 // residual stream, and logits.
 
-#include <cmath>
-
 #include "runtime/base/json.hpp"
 #include "runtime/models/decoder_config.hpp"
+#include "runtime/models/granite_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
 #include "runtime/models/registry.hpp"
 
@@ -17,10 +16,7 @@ void read_granite_config(ConfigFields& text, bool is_gguf, ModelConfig& config) 
   config.mlp_bias = text.boolean("mlp_bias", false);
   read_shared_rope(text, is_gguf, 1e4, config);
   set_no_windows(text, config);
-  config.attention_scale = read_positive(text, "attention_multiplier", 1);
-  config.embedding_scale = read_positive(text, "embedding_multiplier", 1);
-  config.residual_scale = read_positive(text, "residual_multiplier", 1);
-  config.logit_scale = 1 / read_positive(text, "logits_scaling", 1);
+  read_granite_multipliers(text, config);
 }
 
 std::unique_ptr<Model> make_granite(const ModelConfig& config, Device& device,
@@ -30,32 +26,33 @@ std::unique_ptr<Model> make_granite(const ModelConfig& config, Device& device,
       {.qkv_bias = config.attention_bias, .output_bias = config.attention_output_bias});
 }
 
-/// A scale that is 0 is none, and so is one that is not given.
 void add_granite_gguf_config(GgufMetadata& metadata, const std::string& prefix,
                              nlohmann::json& config) {
-  const auto scale = [&](const char* key, const char* name) {
-    const double number = metadata.number(prefix + key, 0);
-    if (number != 0) config[name] = number;
-  };
-  scale("attention.scale", "attention_multiplier");
-  scale("embedding_scale", "embedding_multiplier");
-  scale("residual_scale", "residual_multiplier");
-  config["logits_scaling"] = metadata.number(prefix + "logit_scale", std::nullopt);
-  if (!config.contains("attention_multiplier"))
-    config["attention_multiplier"] = 1 / std::sqrt(config["head_dim"].get<double>());
-  // In files of this architecture the key says whether heads are rotated.
-  const std::string rotates = prefix + "rope.scaling.finetuned";
-  if (!metadata.boolean(rotates, true))
-    metadata.fail(ErrorCode::kUnsupported,
-                  "metadata \"" + rotates + "\" is false, which is not supported");
+  add_granite_multipliers(metadata, prefix, config);
+  // Of files of Granite 4 without state spaces, whose MLP is called an expert that all share.
+  config["intermediate_size"] = metadata.integer(prefix + "expert_shared_feed_forward_length",
+                                                 config["intermediate_size"].get<std::int64_t>());
+  if (!rotates_granite_heads(metadata, prefix))
+    metadata.fail(ErrorCode::kUnsupported, "metadata \"" + prefix +
+                                               "rope.scaling.finetuned\" is false, which is not "
+                                               "supported");
 }
 
-constexpr std::string_view kGraniteGgufKeys[] = {"attention.scale", "embedding_scale",
-                                                 "residual_scale", "logit_scale"};
+/// Granite 4 without state spaces has their sizes all the same.
+constexpr std::string_view kKeys[] = {"attention.scale",
+                                      "embedding_scale",
+                                      "residual_scale",
+                                      "logit_scale",
+                                      "expert_shared_feed_forward_length",
+                                      "ssm.conv_kernel",
+                                      "ssm.inner_size",
+                                      "ssm.state_size",
+                                      "ssm.time_step_rank",
+                                      "ssm.group_count"};
 constexpr GgufArchitecture kGraniteGguf = {.name = "granite",
                                            .interleaves_heads = true,
                                            .has_rope_divisors = true,
-                                           .keys = kGraniteGgufKeys,
+                                           .keys = kKeys,
                                            .add_config = add_granite_gguf_config};
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/models/decoder.hpp"
+
 namespace troupe {
 namespace {
 
@@ -310,6 +312,23 @@ MixerMemory Mamba2Mixer::memory(Device& device, const MixerLimits& limits) const
                            Scratch::padded_bytes(num_tokens, num_norm_parts()),
           .workspace_bytes = std::max(ops.matmul_workspace_bytes(in_proj_.spec(), num_tokens),
                                       ops.matmul_workspace_bytes(out_proj_.spec(), num_tokens))};
+}
+
+std::unique_ptr<const Mixer> load_state_space_or_attention(
+    WeightLoader& loader, const std::string& name, const ModelConfig& config, std::size_t layer,
+    const std::shared_ptr<const RopeTables>& rope) {
+  if (config.state_space->layers[layer])
+    return std::make_unique<const Mamba2Mixer>(
+        loader, name + ".mamba",
+        Mamba2Options{.layer = layer,
+                      .hidden_size = config.hidden_size,
+                      .config = *config.state_space,
+                      .canonical_shards = config.canonical_shards()});
+  const bool is_rotated = config.is_unrotated.empty() || !config.is_unrotated[layer];
+  AttentionOptions attention = attention_options(config, layer, is_rotated ? rope : nullptr);
+  attention.qkv_bias = config.attention_bias;
+  attention.output_bias = config.attention_output_bias;
+  return std::make_unique<const Attention>(loader, name + ".self_attn", attention);
 }
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -80,5 +81,11 @@ class Mamba2Mixer final : public Mixer {
   RowParallelLinear out_proj_;
   AdaptedMatrix adapted_out_;
 };
+
+/// What layer `layer` of a hybrid, which checkpoints call `name`, has before its MLP: a state space
+/// or attention, as the configuration says. Errors stay in the loader.
+[[nodiscard]] std::unique_ptr<const Mixer> load_state_space_or_attention(
+    WeightLoader& loader, const std::string& name, const ModelConfig& config, std::size_t layer,
+    const std::shared_ptr<const RopeTables>& rope);
 
 }  // namespace troupe

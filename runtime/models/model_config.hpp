@@ -217,11 +217,13 @@ struct ModelConfig {
   bool attention_bias = false;         ///< of q, k and v
   bool attention_output_bias = false;  ///< GGUF files may have one without the other
   bool mlp_bias = false;
+  bool qk_norm = false;  ///< of each head; where families have it in some models
   /// Per layer: tokens a query sees, itself included; 0: all.
   std::vector<std::int32_t> sliding_windows;
   std::vector<std::int32_t> local_chunks;  ///< per layer: AttentionArgs::local_chunk; empty: none
   RopeConfig rope;
-  RopeConfig sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3
+  RopeConfig
+      sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3 and OLMo 3
   /// Gemma stores its norms' weights minus one, GGUF files as they are.
   bool norm_weights_include_one = false;
   float attention_scale = 0;

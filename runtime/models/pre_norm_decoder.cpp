@@ -111,6 +111,10 @@ std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& 
                                              WeightLoader& loader, const DecoderExtras& extras,
                                              std::unique_ptr<const ItemTower> tower) {
   const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
+  const auto sliding_rope =
+      config.sliding_rope == config.rope
+          ? rope
+          : loader.rope_tables(config.sliding_rope, config.head_dim, config.max_model_len);
   const NormStyle norm{.eps = config.rms_norm_eps, .weight_offset = extras.norm_weight_offset};
   std::shared_ptr<const DeviceArray<float>> q_scales;
   if (config.query_scaling)
@@ -120,7 +124,8 @@ std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& 
   std::vector<DecoderLayer> layers;
   for (const std::size_t i : layers_to_load(config, loader)) {
     const bool is_rotated = config.is_unrotated.empty() || !config.is_unrotated[i];
-    AttentionOptions attention = attention_options(config, i, is_rotated ? rope : nullptr);
+    const auto& rotation = config.sliding_windows[i] > 0 ? sliding_rope : rope;
+    AttentionOptions attention = attention_options(config, i, is_rotated ? rotation : nullptr);
     if (!is_rotated) attention.q_scales = q_scales;
     attention.norms_rotated = is_rotated && config.norms_rotated;
     attention.has_sinks = extras.has_sinks;

@@ -21,14 +21,20 @@ namespace troupe {
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGptOss)                    \
   ARCHITECTURE(kLlama4)                    \
+  ARCHITECTURE(kDeepseekV2)                \
   ARCHITECTURE(kDeepseekV3)                \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
+  ARCHITECTURE(kOlmo3)                     \
   ARCHITECTURE(kGranite)                   \
   ARCHITECTURE(kSmolLm3)                   \
   ARCHITECTURE(kGlm4)                      \
+  ARCHITECTURE(kGlm4Moe)                   \
+  ARCHITECTURE(kSeedOss)                   \
+  ARCHITECTURE(kErnie4_5)                  \
   ARCHITECTURE(kMamba2)                    \
   ARCHITECTURE(kBamba)                     \
+  ARCHITECTURE(kGraniteMoeHybrid)          \
   ARCHITECTURE(kFalconH1)                  \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
@@ -72,10 +78,12 @@ Result<const RegisteredArchitecture*> find_gguf_architecture(const nlohmann::jso
     if (known->gguf == nullptr) continue;
     if (std::ranges::find(names, known->gguf->name) == names.end())
       names.push_back(known->gguf->name);
+    if (known->gguf->name != name) continue;
+    if (known->gguf->matches != nullptr && !known->gguf->matches(fields, name + ".")) continue;
     // Where only the other kind is known, its reader tells what is wrong with the number.
-    if (known->gguf->name == name && (found == nullptr || known->gguf->has_experts == has_experts))
-      found = known;
+    if (found == nullptr || known->gguf->has_experts == has_experts) found = known;
   }
+  if (fields.error()) return *fields.error();
   if (found != nullptr) return found;
   std::string supported;
   for (const std::string_view each : names)

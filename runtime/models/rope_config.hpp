@@ -36,10 +36,11 @@ struct RopeFamily {
 [[nodiscard]] RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
                                     std::int64_t trained_positions);
 
-/// A rotation of Gemma 3, which has one for each type of layer.
+/// A rotation of Gemma 3 or OLMo 3, which have one for each type of layer.
 struct LayerRope {
-  std::string_view type;       ///< the member of rope_parameters
-  std::string_view theta_key;  ///< beside them: the base where they give none
+  std::string_view type;  ///< the member of rope_parameters
+  /// Beside them: the base where they give none; empty: there is none.
+  std::string_view theta_key = {};
   double default_theta = 0;
   bool takes_scaling = false;  ///< rope_scaling adds to it
 };

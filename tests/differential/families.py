@@ -213,6 +213,29 @@ def olmo2(random):
     return fields
 
 
+def olmo3(random):
+    fields = base(random, "olmo3", "Olmo3ForCausalLM", attention_bias=(True, False), sliding_window=(3, 8, 24))
+    fields |= heads(random, free=False)
+    windows(random, fields)
+    gemma3_rope(random, fields)
+    return fields
+
+
+def seed_oss(random):
+    fields = base(random, "seed_oss", "SeedOssForCausalLM", attention_bias=(True, False), attention_out_bias=(True, False),
+                  mlp_bias=(True, False), residual_dropout=(0.1,)) | heads(random)
+    fields.setdefault("head_dim", 12)
+    rope(random, fields, head_dim(fields))
+    return fields
+
+
+def ernie4_5(random):
+    fields = base(random, "ernie4_5", "Ernie4_5ForCausalLM", use_bias=(True, False)) | heads(random)
+    fields.setdefault("head_dim", 12)
+    rope(random, fields, head_dim(fields))
+    return fields
+
+
 def smollm3(random):
     fields = base(random, "smollm3", "SmolLM3ForCausalLM", attention_bias=(True, False), mlp_bias=(True, False),
                   no_rope_layer_interval=(2, 3, 4), use_sliding_window=(True, False),
@@ -227,6 +250,16 @@ def smollm3(random):
 def glm4(random):
     fields = base(random, "glm4", "Glm4ForCausalLM", attention_bias=(True, False)) | heads(random)
     fields.setdefault("head_dim", 16)
+    part = random.choice((None, 1.0, 0.5, 0.75, 0.25))
+    rope(random, fields, int(head_dim(fields) * (part or 0.5)), part=part)
+    return fields
+
+
+def glm4_moe(random):
+    fields = base(random, "glm4_moe", "Glm4MoeForCausalLM", attention_bias=(True, False), use_qk_norm=(True, False),
+                  norm_topk_prob=(True, False), routed_scaling_factor=(1.0, 2.5), first_k_dense_replace=(0, 1, 2),
+                  n_shared_experts=(1, 2), num_nextn_predict_layers=(0, 1)) | heads(random)
+    grouped_experts(random, fields)
     part = random.choice((None, 1.0, 0.5, 0.75, 0.25))
     rope(random, fields, int(head_dim(fields) * (part or 0.5)), part=part)
     return fields
@@ -300,20 +333,38 @@ def gpt_oss(random):
     return fields
 
 
-def deepseek_v3(random):
-    fields = base(random, "deepseek_v3", "DeepseekV3ForCausalLM", attention_bias=(True, False),
-                  rope_interleave=(True, False), norm_topk_prob=(True, False), routed_scaling_factor=(1.0, 2.5),
-                  first_k_dense_replace=(0, 1, 2), n_shared_experts=(1, 2), num_nextn_predict_layers=(0, 1))
+def grouped_experts(random, fields):
+    groups, size = random.choice(((1, 4), (2, 2), (2, 4), (4, 2), (1, 17), (8, 4)))
+    chosen_groups = random.randint(1, groups)
+    fields |= dict(n_group=groups, topk_group=chosen_groups, n_routed_experts=groups * size,
+                   num_experts_per_tok=min(random.choice((1, 2, 3, chosen_groups * size)), chosen_groups * size),
+                   moe_intermediate_size=random.choice((12, 20, 24, 72)))
+
+
+def latent_attention(random, fields):
     count = random.choice((1, 2, 3, 4, 7))
     fields |= dict(num_attention_heads=count, num_key_value_heads=count, hidden_size=random.choice((24, 32, 50, 136)),
                    q_lora_rank=random.choice((None, 10, 16, 96)), kv_lora_rank=random.choice((8, 12, 20, 32, 128)),
                    qk_nope_head_dim=random.choice((4, 8, 10, 64)), qk_rope_head_dim=random.choice((2, 4, 6, 8, 32)),
-                   v_head_dim=random.choice((4, 6, 12, 16, 64)), moe_intermediate_size=random.choice((12, 20, 24, 72)))
-    groups, size = random.choice(((1, 4), (2, 2), (2, 4), (4, 2), (1, 17), (8, 4)))
-    chosen_groups = random.randint(1, groups)
-    fields |= dict(n_group=groups, topk_group=chosen_groups, n_routed_experts=groups * size,
-                   num_experts_per_tok=min(random.choice((1, 2, 3, chosen_groups * size)), chosen_groups * size))
+                   v_head_dim=random.choice((4, 6, 12, 16, 64)))
     rope(random, fields, fields["qk_rope_head_dim"], ("yarn", "yarn", "linear", "llama3"))
+
+
+def deepseek_v2(random):
+    fields = base(random, "deepseek_v2", "DeepseekV2ForCausalLM", attention_bias=(True, False),
+                  routed_scaling_factor=(1.0, 2.5), first_k_dense_replace=(0, 1, 2), n_shared_experts=(1, 2),
+                  topk_method=("greedy", "group_limited_greedy"))
+    latent_attention(random, fields)
+    grouped_experts(random, fields)
+    return fields
+
+
+def deepseek_v3(random):
+    fields = base(random, "deepseek_v3", "DeepseekV3ForCausalLM", attention_bias=(True, False),
+                  rope_interleave=(True, False), norm_topk_prob=(True, False), routed_scaling_factor=(1.0, 2.5),
+                  first_k_dense_replace=(0, 1, 2), n_shared_experts=(1, 2), num_nextn_predict_layers=(0, 1))
+    latent_attention(random, fields)
+    grouped_experts(random, fields)
     return fields
 
 
@@ -353,6 +404,24 @@ def bamba(random):
     expand = random.choice((1, 2))
     fields |= dict(mamba_expand=expand) | states(random, MAMBA_KEYS, fields["hidden_size"] * expand)
     rope(random, fields, head_dim(fields) // 2, part=random.choice((None, 0.5, 1.0)))
+    return drop_dynamic(fields)
+
+
+def granite_hybrid(random):
+    fields = base(random, "granitemoehybrid", "GraniteMoeHybridForCausalLM", attention_bias=(True, False),
+                  mamba_conv_bias=(True, False), mamba_proj_bias=(True, False),
+                  time_step_limit=([0.0, float("inf")], [0.01, 0.5]), embedding_multiplier=(0.5, 2.0, 12),
+                  residual_multiplier=(0.22, 1.5), attention_multiplier=(0.1, 0.5), logits_scaling=(0.5, 4.0, 8),
+                  position_embedding_type=("rope", None)) | heads(random, free=False)
+    layers = fields["num_hidden_layers"]
+    fields["layer_types"] = [random.choice(("mamba", "mamba", "attention")) for _ in range(layers)]
+    fields["shared_intermediate_size"] = random.choice((16, 20, 48))
+    fields["num_local_experts"] = 0
+    if random.random() < 0.6:
+        choose_experts(random, fields, "num_local_experts")
+    expand = random.choice((1, 2))
+    fields |= dict(mamba_expand=expand) | states(random, MAMBA_KEYS, fields["hidden_size"] * expand)
+    rope(random, fields, head_dim(fields))
     return drop_dynamic(fields)
 
 
@@ -409,7 +478,7 @@ def roberta(random):
     return fields
 
 
-CLASSIFIED = (bert, roberta, llama, mistral, qwen2, qwen3, gemma2, phi3, olmo2, smollm3, glm4, mixtral, qwen2_moe,
+CLASSIFIED = (bert, roberta, llama, mistral, qwen2, qwen3, gemma2, phi3, olmo2, seed_oss, smollm3, glm4, mixtral, qwen2_moe,
               qwen3_moe, gpt_oss, deepseek_v3)
 
 
@@ -475,8 +544,9 @@ def llava(random):
 
 
 FAMILIES = {function.__name__: function for function in (
-    llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, smollm3, glm4, mixtral, qwen2_moe,
-    qwen3_moe, llama4_text, gpt_oss, deepseek_v3, mamba2, bamba, falcon_h1, whisper, bert, roberta, classifier,
+    llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, olmo3, seed_oss, ernie4_5, smollm3, glm4,
+    glm4_moe, mixtral, qwen2_moe, qwen3_moe, llama4_text, gpt_oss, deepseek_v2, deepseek_v3, mamba2, bamba,
+    granite_hybrid, falcon_h1, whisper, bert, roberta, classifier,
     qwen3_embedding, gemma3, llava)}
 
 STRUCTURE = {"architectures", "model_type", "text_config", "vision_config", "rope_scaling", "rope_parameters",

@@ -63,10 +63,47 @@ CONFIGS = {
         moe_intermediate_size=32, shared_expert_intermediate_size=64, num_experts=6, num_experts_per_tok=2,
         norm_topk_prob=False, max_window_layers=4, use_sliding_window=False, sliding_window=1024,
         output_router_logits=False, router_aux_loss_coef=0.001, tie_word_embeddings=False),
+    "olmo3": dict(
+        COMMON, architectures=["Olmo3ForCausalLM"], model_type="olmo3", hidden_size=64, intermediate_size=144,
+        hidden_act="silu", rms_norm_eps=1e-6, rope_theta=500000.0, attention_bias=False, tie_word_embeddings=False,
+        sliding_window=20, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64,
+                                             beta_fast=32, beta_slow=1, attention_factor=1.1)),
+    "seed_oss": dict(
+        COMMON, architectures=["SeedOssForCausalLM"], model_type="seed_oss", hidden_size=64, intermediate_size=144,
+        head_dim=24, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=True,
+        attention_out_bias=False, mlp_bias=False, residual_dropout=0.0, tie_word_embeddings=False),
+    "ernie4_5": dict(
+        COMMON, architectures=["Ernie4_5ForCausalLM"], model_type="ernie4_5", hidden_size=64, intermediate_size=144,
+        head_dim=24, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000.0, use_bias=False, tie_word_embeddings=True),
+    "glm4_moe": dict(
+        COMMON, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", hidden_size=64, intermediate_size=96,
+        head_dim=24, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, partial_rotary_factor=0.5,
+        attention_bias=True, use_qk_norm=True, moe_intermediate_size=32, n_routed_experts=8, n_shared_experts=1,
+        num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+        first_k_dense_replace=1, num_nextn_predict_layers=0, tie_word_embeddings=False),
+    "deepseek_v2": dict(
+        COMMON, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", hidden_size=64, intermediate_size=96,
+        num_key_value_heads=4, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, q_lora_rank=None, kv_lora_rank=32,
+        qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, moe_intermediate_size=32, n_routed_experts=8,
+        n_shared_experts=2, num_experts_per_tok=3, n_group=4, topk_group=2, topk_method="group_limited_greedy",
+        norm_topk_prob=False, routed_scaling_factor=2.0, first_k_dense_replace=1, attention_bias=False,
+        tie_word_embeddings=False, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=64,
+                                                     beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707)),
+    "granite_hybrid": dict(
+        COMMON, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", hidden_size=64,
+        intermediate_size=32, shared_intermediate_size=48, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
+        attention_bias=False, tie_word_embeddings=False, embedding_multiplier=1.5, residual_multiplier=0.7,
+        attention_multiplier=0.3, logits_scaling=1.6, layer_types=["mamba", "attention", "mamba", "mamba"],
+        position_embedding_type="nope", num_local_experts=6, num_experts_per_tok=2, mamba_n_heads=8, mamba_d_head=16,
+        mamba_d_state=16, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, mamba_conv_bias=True,
+        mamba_proj_bias=False),
 }
 # Whose tokenizer and special tokens it has.
 TOKENIZER_OF = {"gemma2": "gemma3_text", "phi3": "mistral", "olmo2": "llama", "granite": "qwen2", "smollm3": "llama",
-                "glm4": "qwen2", "qwen2_moe": "qwen2"}
+                "glm4": "qwen2", "qwen2_moe": "qwen2", "olmo3": "llama", "seed_oss": "qwen2", "ernie4_5": "llama",
+                "glm4_moe": "qwen2", "deepseek_v2": "qwen2", "granite_hybrid": "qwen2"}
+# Of a state space, as its class makes them.
+KEPT = (".A_log", ".dt_bias", ".D")
 
 
 def write_model(name, config, seed):
@@ -85,7 +122,12 @@ def write_model(name, config, seed):
     model = transformers.AutoModelForCausalLM.from_config(
         transformers.AutoConfig.from_pretrained(folder), dtype=torch.float32)
     hidden, tied = config["hidden_size"], model.config.tie_word_embeddings
+    for key, values in model.named_buffers():
+        if "correction_bias" in key:
+            values.normal_(0.0, 0.2)
     for key, values in model.named_parameters():
+        if key.endswith(KEPT):
+            continue
         if "norm" in key:
             # Blocks must outweigh a tied embedding, or each token is followed by itself.
             is_large = tied and (key == "model.norm.weight" or name == "gemma2" and "post_" in key)

@@ -535,13 +535,15 @@ std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
 
 BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone) {
   for (const std::string name :
-       {"llama", "gemma3_text", "mistral", "mixtral", "phi3", "olmo2", "granite", "smollm3", "glm4",
-        "gemma2", "qwen2_moe", "gpt_oss_mxfp4", "llama4_text", "deepseek_v3", "mamba2", "bamba",
-        "falcon_h1"}) {
+       {"llama",       "gemma3_text", "mistral",    "mixtral", "phi3",      "olmo2",
+        "granite",     "smollm3",     "glm4",       "gemma2",  "qwen2_moe", "gpt_oss_mxfp4",
+        "llama4_text", "deepseek_v3", "mamba2",     "bamba",   "falcon_h1", "granite_hybrid",
+        "olmo3",       "glm4_moe",    "deepseek_v2"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     Ranks one(1, 1, "auto", model);
     // Of the 6 heads of Falcon-H1's state space, four ranks have 3 each.
-    const bool has_states = name == "mamba2" || name == "bamba" || name == "falcon_h1";
+    const bool has_states =
+        name == "mamba2" || name == "bamba" || name == "falcon_h1" || name == "granite_hybrid";
     // In the second step: a prompt's middle chunk, a decode, a whole prompt, a chunk of a scored
     // one, a decode with drafts, a whole prompt that is scored, another middle chunk. More is asked
     // for than logits are computed at once.

@@ -1,5 +1,6 @@
-// DeepSeek-V3 and R1 (arXiv 2412.19437): multi-head latent attention, and behind the first layers
-// experts that are chosen in groups by biased sigmoid scores, beside shared ones.
+// DeepSeek: multi-head latent attention, and behind the first layers experts beside shared ones.
+// V2 (arXiv 2405.04434) chooses them by softmax; V3 and R1 (arXiv 2412.19437) in groups, by biased
+// sigmoid scores.
 
 #include <cmath>
 #include <string>
@@ -59,77 +60,104 @@ double score_factor(ConfigFields& text, const RopeConfig& rope) {
   return factor * factor;
 }
 
-ExpertsConfig read_routing(ConfigFields& text, const ModelConfig& config) {
-  ExpertsConfig experts = read_experts(text, {.key = "n_routed_experts",
-                                              .other_key = "num_local_experts",
-                                              .num_experts = 256,
-                                              .num_chosen = 8});
-  experts.intermediate_size = text.integer("moe_intermediate_size", 2048, 1, kMaxConfigSize);
-  experts.shared_size = experts.intermediate_size * text.integer("n_shared_experts", 1, 0, 1024);
-  experts.is_sigmoid = true;
-  experts.normalises_weights = text.true_unless_null("norm_topk_prob");
-  experts.weight_scale = static_cast<float>(text.number("routed_scaling_factor", 2.5));
-  experts.num_groups = text.integer("n_group", 8, 1, kMaxExpertGroups);
-  experts.num_chosen_groups = text.integer("topk_group", 4, 1, kMaxExpertGroups);
-  experts.sums_two_best = true;
-  const std::int64_t dense = text.integer("first_k_dense_replace", 3, 0, kMaxConfigLayers);
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
-    experts.layers.push_back(layer >= dense);
-  expect<std::string>(text, "scoring_func", text.text("scoring_func", "sigmoid"), "sigmoid");
-  expect<std::string>(text, "topk_method", text.text("topk_method", "noaux_tc"), "noaux_tc");
+/// What other implementations read of the routing.
+void check_routing(ConfigFields& text, const std::string& scoring) {
+  expect<std::string>(text, "scoring_func", text.text("scoring_func", scoring), scoring);
   expect<std::int64_t>(text, "moe_layer_freq",
                        text.integer("moe_layer_freq", 1, 1, kMaxConfigLayers), 1);
-  const std::int64_t group_size = experts.num_experts / experts.num_groups;
-  if (experts.num_experts % experts.num_groups != 0 || group_size < 2)
-    text.fail(ErrorCode::kCorrupt, "n_group is " + std::to_string(experts.num_groups) + " for " +
-                                       std::to_string(experts.num_experts) + " experts");
-  if (experts.num_chosen_groups > experts.num_groups ||
-      experts.num_chosen > experts.num_chosen_groups * group_size)
-    text.fail(ErrorCode::kCorrupt, "topk_group is " + std::to_string(experts.num_chosen_groups) +
-                                       " of " + std::to_string(experts.num_groups) + " groups of " +
-                                       std::to_string(group_size) + ", for " +
-                                       std::to_string(experts.num_chosen) + " experts of a token");
-  return experts;
 }
 
-void read_deepseek_v3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
-  read_sizes(text, is_gguf,
-             {.hidden_size = 7168,
-              .intermediate_size = 18432,
-              .num_layers = 61,
-              .num_heads = 128,
-              .vocab_size = 129280,
-              .num_kv_heads = 128,
-              .max_positions = 4096},
-             config);
+/// Sizes and attention. is_interleaved: of the rotation.
+void read_attention(ConfigFields& text, bool is_gguf, const SizeDefaults& defaults,
+                    bool is_interleaved, ModelConfig& config) {
+  read_sizes(text, is_gguf, defaults, config);
   check_activation(text, "hidden_act", "silu", config);
   expect<std::int64_t>(text, "num_key_value_heads", config.num_kv_heads, config.num_heads);
   config.latent = read_latent(text);
   config.head_dim = config.latent->rotary_dim;
-  read_shared_rope(text, is_gguf, {.pairs_neighbours = text.true_unless_null("rope_interleave")},
-                   config);
+  read_shared_rope(text, is_gguf, {.pairs_neighbours = is_interleaved}, config);
   set_no_windows(text, config);
   const auto query_dim = static_cast<double>(config.latent->plain_dim + config.latent->rotary_dim);
   config.attention_scale =
       static_cast<float>(score_factor(text, config.rope) / std::sqrt(query_dim));
-  config.experts = read_routing(text, config);
+}
+
+void read_deepseek_v2_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_attention(text, is_gguf,
+                 {.hidden_size = 4096,
+                  .intermediate_size = 11008,
+                  .num_layers = 32,
+                  .num_heads = 32,
+                  .vocab_size = 102400,
+                  .max_positions = 2048},
+                 /*is_interleaved=*/true, config);
+  if (text.boolean("mlp_bias", false))
+    text.fail(ErrorCode::kUnsupported, "mlp_bias is not supported");
+  const std::string method = text.text("topk_method", "greedy");
+  if (method != "greedy" && method != "group_limited_greedy")
+    text.fail(ErrorCode::kUnsupported,
+              "topk_method is " + method + ", only greedy and group_limited_greedy are supported");
+  if (!text.has("num_experts_per_tok"))
+    text.fail(ErrorCode::kCorrupt, "num_experts_per_tok is missing");
+  config.experts = read_grouped_experts(text, config,
+                                        {.is_sigmoid = false,
+                                         .has_groups = method == "group_limited_greedy",
+                                         .counts = {.key = "n_routed_experts",
+                                                    .other_key = "num_experts",
+                                                    .num_experts = 64,
+                                                    .num_chosen = 1},
+                                         .intermediate_size = 1407,
+                                         .num_shared = 2});
+  expect<bool>(text, "norm_topk_prob", text.boolean("norm_topk_prob", false), false);
+  check_routing(text, "softmax");
+}
+
+void read_deepseek_v3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_attention(text, is_gguf,
+                 {.hidden_size = 7168,
+                  .intermediate_size = 18432,
+                  .num_layers = 61,
+                  .num_heads = 128,
+                  .vocab_size = 129280,
+                  .num_kv_heads = 128,
+                  .max_positions = 4096},
+                 text.true_unless_null("rope_interleave"), config);
+  config.experts = read_grouped_experts(text, config,
+                                        {.counts = {.key = "n_routed_experts",
+                                                    .other_key = "num_local_experts",
+                                                    .num_experts = 256,
+                                                    .num_chosen = 8},
+                                         .intermediate_size = 2048,
+                                         .num_dense_layers = 3,
+                                         .weight_scale = 2.5,
+                                         .num_groups = 8,
+                                         .num_chosen_groups = 4});
+  config.experts->normalises_weights = text.true_unless_null("norm_topk_prob");
+  expect<std::string>(text, "topk_method", text.text("topk_method", "noaux_tc"), "noaux_tc");
+  check_routing(text, "sigmoid");
+}
+
+std::unique_ptr<Model> make_deepseek_v2(const ModelConfig& config, Device& device,
+                                        WeightLoader& loader) {
+  return make_pre_norm_decoder(config, device, loader, {.shared_name = "shared_experts"});
 }
 
 std::unique_ptr<Model> make_deepseek_v3(const ModelConfig& config, Device& device,
                                         WeightLoader& loader) {
-  // Layers that guess further tokens (MTP).
-  for (std::int64_t i = 0; loader.has(weight_prefix(loader) + "layers." +
-                                      std::to_string(config.num_layers + i) + ".enorm.weight");
-       ++i)
-    loader.ignore(weight_prefix(loader) + "layers." + std::to_string(config.num_layers + i) + ".");
+  ignore_mtp_layers(config, loader);
   return make_pre_norm_decoder(
       config, device, loader,
       {.choice_bias_name = "gate.e_score_correction_bias", .shared_name = "shared_experts"});
 }
 
+bool scores_by_sigmoid(GgufMetadata& metadata, const std::string& prefix) {
+  constexpr std::int64_t kSigmoid = 2;
+  return metadata.integer(prefix + "expert_gating_func", 1) == kSigmoid;
+}
+
 /// Of latents. llama.cpp says by what it multiplies scores, and undoes the factor of cos and sin.
-void add_deepseek_v3_gguf_config(GgufMetadata& metadata, const std::string& prefix,
-                                 nlohmann::json& config) {
+void add_deepseek_gguf_config(GgufMetadata& metadata, const std::string& prefix,
+                              nlohmann::json& config) {
   const auto integer = [&](const char* key) {
     return metadata.integer(prefix + key, std::nullopt);
   };
@@ -153,9 +181,9 @@ void add_deepseek_v3_gguf_config(GgufMetadata& metadata, const std::string& pref
   config["topk_group"] = metadata.integer(prefix + "expert_group_used_count", 1);
   config["routed_scaling_factor"] = metadata.number(prefix + "expert_weights_scale", 1);
   config["norm_topk_prob"] = metadata.boolean(prefix + "expert_weights_norm", false);
-  constexpr std::int64_t kSigmoid = 2;
-  config["scoring_func"] =
-      metadata.integer(prefix + "expert_gating_func", 1) == kSigmoid ? "sigmoid" : "softmax";
+  const bool is_v3 = scores_by_sigmoid(metadata, prefix);
+  config["scoring_func"] = is_v3 ? "sigmoid" : "softmax";
+  if (!is_v3) config["topk_method"] = config["n_group"] == 1 ? "greedy" : "group_limited_greedy";
   nlohmann::json& rope = config["rope_parameters"];
   if (rope["rope_type"] != "yarn") return;
   rope.erase("attention_factor");
@@ -165,7 +193,7 @@ void add_deepseek_v3_gguf_config(GgufMetadata& metadata, const std::string& pref
   if (mscale != 0) rope["mscale"] = rope["mscale_all_dim"] = mscale;
 }
 
-constexpr std::string_view kDeepseekV3GgufKeys[] = {
+constexpr std::string_view kDeepseekGgufKeys[] = {
     "rope.dimension_count",       "rope.scaling.yarn_log_multiplier",
     "attention.kv_lora_rank",     "attention.q_lora_rank",
     "attention.key_length_mla",   "attention.value_length",
@@ -174,7 +202,7 @@ constexpr std::string_view kDeepseekV3GgufKeys[] = {
     "expert_group_count",         "expert_group_used_count",
     "expert_weights_scale",       "expert_weights_norm",
     "expert_gating_func"};
-constexpr GgufRenaming kDeepseekV3GgufTensors[] = {
+constexpr GgufRenaming kDeepseekGgufTensors[] = {
     {"attn_q_a.", "self_attn.q_a_proj."},
     {"attn_q_a_norm.", "self_attn.q_a_layernorm."},
     {"attn_q_b.", "self_attn.q_b_proj."},
@@ -191,13 +219,28 @@ constexpr GgufRenaming kDeepseekV3GgufTensors[] = {
     {"ffn_gate_shexp.", "mlp.shared_experts.gate_proj."},
     {"ffn_up_shexp.", "mlp.shared_experts.up_proj."},
     {"ffn_down_shexp.", "mlp.shared_experts.down_proj."}};
+constexpr GgufArchitecture kDeepseekV2Gguf = {
+    .name = "deepseek2",
+    .has_experts = true,
+    .matches = [](GgufMetadata& metadata,
+                  const std::string& prefix) { return !scores_by_sigmoid(metadata, prefix); },
+    .keys = kDeepseekGgufKeys,
+    .tensors = kDeepseekGgufTensors,
+    .add_config = add_deepseek_gguf_config};
 constexpr GgufArchitecture kDeepseekV3Gguf = {.name = "deepseek2",
                                               .has_experts = true,
-                                              .keys = kDeepseekV3GgufKeys,
-                                              .tensors = kDeepseekV3GgufTensors,
-                                              .add_config = add_deepseek_v3_gguf_config};
+                                              .matches = scores_by_sigmoid,
+                                              .keys = kDeepseekGgufKeys,
+                                              .tensors = kDeepseekGgufTensors,
+                                              .add_config = add_deepseek_gguf_config};
 
 }  // namespace
+
+extern const RegisteredArchitecture kDeepseekV2 = {.name = "DeepseekV2ForCausalLM",
+                                                   .model_type = "deepseek_v2",
+                                                   .read_config = read_deepseek_v2_config,
+                                                   .gguf = &kDeepseekV2Gguf,
+                                                   .make = make_deepseek_v2};
 
 extern const RegisteredArchitecture kDeepseekV3 = {.name = "DeepseekV3ForCausalLM",
                                                    .model_type = "deepseek_v3",
