@@ -32,6 +32,7 @@ namespace troupe {
   ARCHITECTURE(kGlm4Moe)                   \
   ARCHITECTURE(kSeedOss)                   \
   ARCHITECTURE(kErnie4_5)                  \
+  ARCHITECTURE(kExaone4)                   \
   ARCHITECTURE(kMamba2)                    \
   ARCHITECTURE(kBamba)                     \
   ARCHITECTURE(kGraniteMoeHybrid)          \

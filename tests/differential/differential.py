@@ -48,8 +48,8 @@ ADAPTERS = "adapters"  # on any of ADAPTED, with PEFT
 DAMAGED = "damaged"  # any of ADAPTED with a wrong tensor, which an error must name
 PACKED = "gpt_oss_mxfp4"
 ADAPTED = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "olmo3", "seed_oss",
-           "ernie4_5", "smollm3", "glm4", "glm4_moe", "mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "llama4_text",
-           "deepseek_v2", "deepseek_v3", "bamba", "granite_hybrid", "falcon_h1", "mamba2")
+           "ernie4_5", "exaone4", "smollm3", "glm4", "glm4_moe", "mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss",
+           "llama4_text", "deepseek_v2", "deepseek_v3", "bamba", "granite_hybrid", "falcon_h1", "mamba2")
 
 
 class Answers:

@@ -236,6 +236,16 @@ def ernie4_5(random):
     return fields
 
 
+def exaone4(random):
+    fields = base(random, "exaone4", "Exaone4ForCausalLM", sliding_window=(3, 8, 24, None),
+                  sliding_window_pattern=(1, 2, 4)) | heads(random)
+    if random.random() < 0.5 or fields.get("sliding_window", 1) is None:
+        kinds = ("full_attention",) if fields.get("sliding_window", 1) is None else ("sliding_attention", "full_attention")
+        fields["layer_types"] = [random.choice(kinds) for _ in range(fields["num_hidden_layers"])]
+    rope(random, fields, head_dim(fields))
+    return fields
+
+
 def smollm3(random):
     fields = base(random, "smollm3", "SmolLM3ForCausalLM", attention_bias=(True, False), mlp_bias=(True, False),
                   no_rope_layer_interval=(2, 3, 4), use_sliding_window=(True, False),
@@ -544,7 +554,7 @@ def llava(random):
 
 
 FAMILIES = {function.__name__: function for function in (
-    llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, olmo3, seed_oss, ernie4_5, smollm3, glm4,
+    llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3, granite, olmo2, olmo3, seed_oss, ernie4_5, exaone4, smollm3, glm4,
     glm4_moe, mixtral, qwen2_moe, qwen3_moe, llama4_text, gpt_oss, deepseek_v2, deepseek_v3, mamba2, bamba,
     granite_hybrid, falcon_h1, whisper, bert, roberta, classifier,
     qwen3_embedding, gemma3, llava)}

@@ -10,7 +10,7 @@ import sys
 SOURCE = os.environ.get("LLAMA_CPP")
 # Of families that llama.cpp has; the others are not converted.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2", "olmo3",
-            "seed_oss", "ernie4_5", "smollm3", "glm4", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss",
+            "seed_oss", "ernie4_5", "exaone4", "smollm3", "glm4", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss",
             "llama4_text", "deepseek_v2", "deepseek_v3", "mamba2", "falcon_h1", "bamba", "granite_hybrid")
 # What such files do not say, as llama.cpp takes it; None: what the class has.
 FIXED = {
@@ -37,8 +37,8 @@ FIXED = {
                       tie_word_embeddings=False),
 }
 # Scaled rotations that the files of a family tell.
-ROTATIONS = {"llama": ("llama3",), "llama4_text": ("llama3",), "gpt_oss": ("yarn",), "deepseek_v2": ("yarn",),
-             "deepseek_v3": ("yarn",)}
+ROTATIONS = {"llama": ("llama3",), "exaone4": ("llama3",), "llama4_text": ("llama3",), "gpt_oss": ("yarn",),
+             "deepseek_v2": ("yarn",), "deepseek_v3": ("yarn",)}
 
 
 def settle(family, config):

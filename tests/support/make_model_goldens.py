@@ -74,7 +74,12 @@ CONFIGS = {
         attention_out_bias=False, mlp_bias=False, residual_dropout=0.0, tie_word_embeddings=False),
     "ernie4_5": dict(
         COMMON, architectures=["Ernie4_5ForCausalLM"], model_type="ernie4_5", hidden_size=64, intermediate_size=144,
-        head_dim=24, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000.0, use_bias=False, tie_word_embeddings=True),
+        head_dim=24, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000.0, use_bias=False, tie_word_embeddings=False),
+    "exaone4": dict(
+        COMMON, architectures=["Exaone4ForCausalLM"], model_type="exaone4", hidden_size=64, intermediate_size=144,
+        hidden_act="silu", rms_norm_eps=1e-5, rope_theta=1000000.0, tie_word_embeddings=False, sliding_window=20,
+        sliding_window_pattern=4, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                                                    high_freq_factor=4.0, original_max_position_embeddings=64)),
     "glm4_moe": dict(
         COMMON, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", hidden_size=64, intermediate_size=96,
         head_dim=24, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, partial_rotary_factor=0.5,
@@ -101,7 +106,7 @@ CONFIGS = {
 # Whose tokenizer and special tokens it has.
 TOKENIZER_OF = {"gemma2": "gemma3_text", "phi3": "mistral", "olmo2": "llama", "granite": "qwen2", "smollm3": "llama",
                 "glm4": "qwen2", "qwen2_moe": "qwen2", "olmo3": "llama", "seed_oss": "qwen2", "ernie4_5": "llama",
-                "glm4_moe": "qwen2", "deepseek_v2": "qwen2", "granite_hybrid": "qwen2"}
+                "glm4_moe": "qwen2", "exaone4": "qwen2", "deepseek_v2": "qwen2", "granite_hybrid": "qwen2"}
 # Of a state space, as its class makes them.
 KEPT = (".A_log", ".dt_bias", ".D")
 
