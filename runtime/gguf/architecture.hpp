@@ -42,7 +42,7 @@ struct GgufArchitecture {
   std::string_view name;  ///< general.architecture, and prefix of the keys
   /// "expert_count" is above 0: distinguishes two architectures of the same name.
   bool has_experts = false;
-  /// Distinguishes those that both have experts. Null: it is the only one.
+  /// Distinguishes two of the same name by their other keys. Null: it is the only one.
   bool (*matches)(GgufMetadata& metadata, const std::string& prefix) = nullptr;
   double rope_theta = 1e4;  ///< default, if the file has none
   /// The halves of each head's rows of q and k are interleaved, since llama.cpp rotates neighbours.
