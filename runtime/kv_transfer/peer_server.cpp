@@ -417,6 +417,7 @@ Result<void> PeerServer::answer(PeerLink& link, const PeerRead& read, FileDescri
       bytes = own;
     }
     return use_parts(read, [&](std::span<const PeerPart> parts) -> Result<void> {
+      if (parts.empty()) return {};  // there may be no cache yet
       ASSIGN_OR_RETURN(DeviceCopier copier, pages_.device().make_copier());
       std::byte* out = bytes.data();
       for (const PeerPart& part : parts) {

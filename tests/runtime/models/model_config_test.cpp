@@ -504,6 +504,8 @@ BOOST_AUTO_TEST_CASE(every_registered_architecture_has_a_configuration) {
     const std::string name(architecture->name);
     // What Llama's configuration has not, or otherwise.
     std::string fields;
+    if (name == "DeepseekV2ForCausalLM")
+      fields = R"("num_key_value_heads":4,"num_experts_per_tok":2)";
     if (name == "DeepseekV3ForCausalLM") fields = R"("num_key_value_heads":4)";
     if (name == "WhisperForConditionalGeneration")
       fields = R"("num_key_value_heads":4,"decoder_attention_heads":4)";
