@@ -37,7 +37,7 @@ FIXED = {
                       tie_word_embeddings=False),
 }
 # Scaled rotations that the files of a family tell.
-ROTATIONS = {"llama": ("llama3",), "exaone4": ("llama3",), "llama4_text": ("llama3",), "gpt_oss": ("yarn",),
+ROTATIONS = {"llama": ("llama3",), "exaone4": ("llama3",), "llama4_text": ("llama3",), "gpt_oss": ("yarn",), "olmo3": ("yarn",),
              "deepseek_v2": ("yarn",), "deepseek_v3": ("yarn",)}
 
 
@@ -45,6 +45,8 @@ def settle(family, config):
     """Fields of a configuration that the files do not tell, as they are read from them."""
     for key in ("rope_scaling", "rope_parameters"):
         rope = config.get(key) or {}
+        if family == "olmo3":
+            rope = rope.get("full_attention") or rope
         if rope.get("rope_type", rope.get("type", "default")) not in ("default", *ROTATIONS.get(family, ())):
             config.pop(key)
             config["max_position_embeddings"] = 256  # some rotations stretch it
