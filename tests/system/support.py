@@ -225,6 +225,9 @@ def second_host():
         subprocess.run([IP, *arguments], check=True, capture_output=True, text=True)
     with open(pathlib.Path(tempfile.gettempdir()) / f"{NETWORK}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # there is one such host for all test processes
+        # What a test that was killed has left would keep every later one from making it.
+        for left in (("link", "delete", "troupe0"), ("netns", "delete", NETWORK)):
+            subprocess.run([IP, *left], stderr=subprocess.DEVNULL)
         try:
             ip("netns", "add", NETWORK)
         except subprocess.CalledProcessError as refused:
