@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Which tests of a build folder need not run again: those that passed and whose inputs are the same since.
+"""Which tests of a build folder need not run again: those that passed, all of them, and whose inputs are the same since.
 
 unchanged_tests.py FOLDER list             prints a regular expression of their names for `ctest -E`
-unchanged_tests.py FOLDER record RESULTS   adds what passed since then, by ctest's JUnit file RESULTS
+unchanged_tests.py FOLDER record RESULTS   adds what passed since then, by ctest's JUnit file RESULTS, and
+                                           prints the parts that tests have skipped
 
 The inputs of a test that is a program of the build folder are that program, the folder's shared objects and the data
 files of the source tree; those of any other test (a script) are all programs of the build folder and all files of the
@@ -97,7 +98,10 @@ def main():
     for case in xml.etree.ElementTree.parse(sys.argv[3]).iter("testcase"):
         name = case.get("name")
         passed.pop(name, None)
-        if case.get("status") == "run" and name in inputs:
+        skipped = re.findall("SKIPPED: .*", case.findtext("system-out") or "")
+        for part in dict.fromkeys(skipped):
+            print(f"{name}: {part}")
+        if case.get("status") == "run" and name in inputs and not skipped:
             passed[name] = inputs[name]
     write(passed_file, passed)
 

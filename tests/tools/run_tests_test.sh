@@ -31,6 +31,14 @@ expect 0 "good script"
 ALL=1 expect 0 "bad good script"
 TROUPE_SOME_SETTING=1 expect 0 "bad good script"
 
+# A part that is left out is told, and tried again.
+printf '#!/bin/sh\necho "SKIPPED: a part"\n' > good
+expect 0 "bad good script"
+grep -q "^good: SKIPPED: a part$" <<< "$last" || { echo "not said: $last"; exit 1; }
+expect 0 "good"
+program good 1 0
+expect 0 "good script"
+
 # More than a pipe holds. ctest keeps the lines of tests it does not know.
 seq 1 50000 | awk '{ printf "test_%d 1 %d\n", $1, $1 }' > Testing/Temporary/CTestCostData.txt
 ALL=1 expect 0 "bad good script"
