@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which tests of a build folder need not run again: those that passed, all of them, and whose inputs are the same since.
+"""Which tests of a build folder need not run again: those that passed without leaving a part out, and whose inputs are the same.
 
 unchanged_tests.py FOLDER list             prints a regular expression of their names for `ctest -E`
 unchanged_tests.py FOLDER record RESULTS   adds what passed since then, by ctest's JUnit file RESULTS, and

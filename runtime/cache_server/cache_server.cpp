@@ -299,7 +299,7 @@ class CacheThread {
     const auto poll = [&](int timeout_ms) {
       return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     };
-    if (is_busy && std::thread::hardware_concurrency() > 1) {
+    if (is_busy && has_cores_) {
       const double end = now_seconds() + kBusyPollS;
       do {
         if (const int count = poll(0); count != 0) return count;
@@ -378,6 +378,7 @@ class CacheThread {
   }
 
   Shared& shared_;
+  const bool has_cores_ = std::thread::hardware_concurrency() > 1;  // one to poll on
   const FileDescriptor epoll_;
   const EventFd wake_;
   std::unordered_map<int, std::function<void()>> listeners_;

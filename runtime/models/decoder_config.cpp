@@ -114,6 +114,13 @@ void set_no_windows(ConfigFields& text, ModelConfig& config) {
   set_equal_windows(text, 0, config);
 }
 
+std::vector<bool> windows_by_pattern(std::int64_t num_layers, std::int64_t pattern) {
+  std::vector<bool> windowed;
+  for (std::int64_t layer = 0; layer < num_layers; ++layer)
+    windowed.push_back((layer + 1) % pattern != 0);
+  return windowed;
+}
+
 void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool> windowed,
                        ModelConfig& config) {
   windowed = read_layer_types(text, config).value_or(std::move(windowed));
@@ -125,6 +132,17 @@ void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool
                                              " has a window, but sliding_window is not "
                                              "given or not used");
   }
+}
+
+bool add_layer_types(GgufMetadata& metadata, const std::string& prefix, bool has_windows,
+                     json& config) {
+  const std::string pattern = prefix + "attention.sliding_window_pattern";
+  if (!metadata.is_list(pattern)) return false;
+  config["layer_types"] = json::array();
+  for (const double has_window : metadata.numbers(pattern))
+    config["layer_types"].push_back(has_window != 0 && has_windows ? "sliding_attention"
+                                                                   : "full_attention");
+  return true;
 }
 
 void read_qwen_windows(ConfigFields& text, ModelConfig& config) {
@@ -179,6 +197,25 @@ ExpertsConfig read_grouped_experts(ConfigFields& text, const ModelConfig& config
                                        std::to_string(group_size) + ", for " +
                                        std::to_string(experts.num_chosen) + " experts of a token");
   return experts;
+}
+
+void add_grouped_experts(GgufMetadata& metadata, const std::string& prefix, json& config) {
+  config["n_routed_experts"] = config["num_experts"];
+  config["moe_intermediate_size"] =
+      metadata.integer(prefix + "expert_feed_forward_length", std::nullopt);
+  config["n_shared_experts"] = metadata.integer(prefix + "expert_shared_count", 0);
+  config["first_k_dense_replace"] = metadata.integer(prefix + "leading_dense_block_count", 0);
+  config["n_group"] = metadata.integer(prefix + "expert_group_count", 1);
+  config["topk_group"] = metadata.integer(prefix + "expert_group_used_count", 1);
+  config["routed_scaling_factor"] = metadata.number(prefix + "expert_weights_scale", 1);
+  config["norm_topk_prob"] = metadata.boolean(prefix + "expert_weights_norm", false);
+}
+
+bool scores_by_sigmoid(GgufMetadata& metadata, const std::string& prefix, bool otherwise) {
+  constexpr std::int64_t kSoftmax = 1;
+  constexpr std::int64_t kSigmoid = 2;
+  return metadata.integer(prefix + "expert_gating_func", otherwise ? kSigmoid : kSoftmax) ==
+         kSigmoid;
 }
 
 void read_shared_rope(ConfigFields& text, bool is_gguf, const RopeFamily& family,

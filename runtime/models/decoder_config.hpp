@@ -3,10 +3,13 @@
 // transformers 5 does. Errors go to the fields: kCorrupt, kUnsupported.
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/gguf/metadata.hpp"
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/models/rope_config.hpp"
@@ -39,10 +42,16 @@ void check_activation(ConfigFields& text, std::string_view key, std::string_view
 void set_equal_windows(ConfigFields& text, std::int32_t window, ModelConfig& config);
 /// Of families whose layers have none. Pre: read_shared_rope has told the longest text.
 void set_no_windows(ConfigFields& text, ModelConfig& config);
+/// That every pattern-th layer has none.
+[[nodiscard]] std::vector<bool> windows_by_pattern(std::int64_t num_layers, std::int64_t pattern);
 /// Those of families whose layer_types may say which layers have the window; or else `windowed`,
 /// the family's own rule, does.
 void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool> windowed,
                        ModelConfig& config);
+/// Adds layer_types, by a GGUF file's list of the layers with a window; `has_windows`: otherwise
+/// none has. False: the file has no list.
+bool add_layer_types(GgufMetadata& metadata, const std::string& prefix, bool has_windows,
+                     nlohmann::json& config);
 /// Qwen: use_sliding_window says whether, max_window_layers from which layer on.
 void read_qwen_windows(ConfigFields& text, ModelConfig& config);
 
@@ -72,6 +81,11 @@ struct GroupedExperts {
 /// All but whether weights are normalised.
 [[nodiscard]] ExpertsConfig read_grouped_experts(ConfigFields& text, const ModelConfig& config,
                                                  const GroupedExperts& family);
+/// The fields that it reads, of a GGUF file, and norm_topk_prob. Pre: `config` has num_experts.
+void add_grouped_experts(GgufMetadata& metadata, const std::string& prefix, nlohmann::json& config);
+/// How a GGUF file's experts are scored; `otherwise`: where it does not say.
+[[nodiscard]] bool scores_by_sigmoid(GgufMetadata& metadata, const std::string& prefix,
+                                     bool otherwise);
 
 /// One rotation for all layers; a scaled one may lengthen the context.
 void read_shared_rope(ConfigFields& text, bool is_gguf, const RopeFamily& family,

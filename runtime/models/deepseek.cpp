@@ -150,9 +150,9 @@ std::unique_ptr<Model> make_deepseek_v3(const ModelConfig& config, Device& devic
       {.choice_bias_name = "gate.e_score_correction_bias", .shared_name = "shared_experts"});
 }
 
-bool scores_by_sigmoid(GgufMetadata& metadata, const std::string& prefix) {
-  constexpr std::int64_t kSigmoid = 2;
-  return metadata.integer(prefix + "expert_gating_func", 1) == kSigmoid;
+/// llama.cpp has both under one name.
+bool is_v3_file(GgufMetadata& metadata, const std::string& prefix) {
+  return scores_by_sigmoid(metadata, prefix, /*otherwise=*/false);
 }
 
 /// Of latents. llama.cpp says by what it multiplies scores, and undoes the factor of cos and sin.
@@ -173,15 +173,8 @@ void add_deepseek_gguf_config(GgufMetadata& metadata, const std::string& prefix,
   config["qk_nope_head_dim"] =
       metadata.integer(prefix + "attention.key_length_mla", key_length) - rotary_dim;
   config["v_head_dim"] = metadata.integer(prefix + "attention.value_length_mla", value_length);
-  config["n_routed_experts"] = config["num_experts"];
-  config["moe_intermediate_size"] = integer("expert_feed_forward_length");
-  config["n_shared_experts"] = metadata.integer(prefix + "expert_shared_count", 0);
-  config["first_k_dense_replace"] = metadata.integer(prefix + "leading_dense_block_count", 0);
-  config["n_group"] = metadata.integer(prefix + "expert_group_count", 1);
-  config["topk_group"] = metadata.integer(prefix + "expert_group_used_count", 1);
-  config["routed_scaling_factor"] = metadata.number(prefix + "expert_weights_scale", 1);
-  config["norm_topk_prob"] = metadata.boolean(prefix + "expert_weights_norm", false);
-  const bool is_v3 = scores_by_sigmoid(metadata, prefix);
+  add_grouped_experts(metadata, prefix, config);
+  const bool is_v3 = is_v3_file(metadata, prefix);
   config["scoring_func"] = is_v3 ? "sigmoid" : "softmax";
   if (!is_v3) config["topk_method"] = config["n_group"] == 1 ? "greedy" : "group_limited_greedy";
   nlohmann::json& rope = config["rope_parameters"];
@@ -223,13 +216,13 @@ constexpr GgufArchitecture kDeepseekV2Gguf = {
     .name = "deepseek2",
     .has_experts = true,
     .matches = [](GgufMetadata& metadata,
-                  const std::string& prefix) { return !scores_by_sigmoid(metadata, prefix); },
+                  const std::string& prefix) { return !is_v3_file(metadata, prefix); },
     .keys = kDeepseekGgufKeys,
     .tensors = kDeepseekGgufTensors,
     .add_config = add_deepseek_gguf_config};
 constexpr GgufArchitecture kDeepseekV3Gguf = {.name = "deepseek2",
                                               .has_experts = true,
-                                              .matches = scores_by_sigmoid,
+                                              .matches = is_v3_file,
                                               .keys = kDeepseekGgufKeys,
                                               .tensors = kDeepseekGgufTensors,
                                               .add_config = add_deepseek_gguf_config};

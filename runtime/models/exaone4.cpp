@@ -1,8 +1,6 @@
 // EXAONE 4 (arXiv 2507.11407): norms behind the blocks, and on each head of q and k; where most
 // layers have a sliding window, the others do not rotate.
 
-#include <utility>
-
 #include "runtime/base/json.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
@@ -24,15 +22,11 @@ void read_exaone4_config(ConfigFields& text, bool is_gguf, ModelConfig& config) 
              config);
   check_activation(text, "hidden_act", "silu", config);
   const std::int32_t window = read_window(text, 4096);
-  std::vector<bool> windowed;
-  if (!text.has("layer_types") && window != 0) {
-    // Every pattern-th layer sees all tokens.
-    const std::int64_t pattern = text.integer("sliding_window_pattern", 4, 1, kMaxConfigLayers);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
-      windowed.push_back((layer + 1) % pattern != 0);
-  }
-  windowed.resize(static_cast<std::size_t>(config.num_layers));
-  set_layer_windows(text, window, std::move(windowed), config);
+  // With layer_types it may be a text.
+  const bool follows_pattern = !text.has("layer_types") && window != 0;
+  const std::int64_t pattern =
+      follows_pattern ? text.integer("sliding_window_pattern", 4, 1, kMaxConfigLayers) : 1;
+  set_layer_windows(text, window, windows_by_pattern(config.num_layers, pattern), config);
   for (const std::int32_t own : config.sliding_windows)
     config.is_unrotated.push_back(window != 0 && own == 0);
   read_shared_rope(text, is_gguf, 1e4, config);
@@ -51,14 +45,10 @@ std::unique_ptr<Model> make_exaone4(const ModelConfig& config, Device& device,
 void add_exaone4_gguf_config(GgufMetadata& metadata, const std::string& prefix,
                              nlohmann::json& config) {
   const std::string window = prefix + "attention.sliding_window";
-  const std::string pattern = prefix + "attention.sliding_window_pattern";
   config["sliding_window"] = nullptr;
   if (!metadata.has(window)) return;
   config["sliding_window"] = metadata.integer(window, std::nullopt);
-  if (!metadata.is_list(pattern)) return;
-  config["layer_types"] = nlohmann::json::array();
-  for (const double has_window : metadata.numbers(pattern))
-    config["layer_types"].push_back(has_window != 0 ? "sliding_attention" : "full_attention");
+  add_layer_types(metadata, prefix, /*has_windows=*/true, config);
 }
 
 constexpr std::string_view kExaone4GgufKeys[] = {"attention.sliding_window",

@@ -34,13 +34,9 @@ void read_gemma3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
               .max_positions = 131072},
              config);
   check_activation(text, "hidden_activation", "gelu_pytorch_tanh", config);
-  // Every pattern-th layer is global.
   const std::int32_t window = read_window(text, 4096);
   const std::int64_t pattern = text.integer("sliding_window_pattern", 6, 1, kMaxConfigLayers);
-  std::vector<bool> windowed;
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
-    windowed.push_back((layer + 1) % pattern != 0);
-  set_layer_windows(text, window, std::move(windowed), config);
+  set_layer_windows(text, window, windows_by_pattern(config.num_layers, pattern), config);
   // Local layers rotate by a base of their own.
   config.rope = parse_layer_rope(text,
                                  {.type = "full_attention",
@@ -130,16 +126,10 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
 void add_gemma3_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& config) {
   const std::int64_t window = metadata.integer(prefix + "attention.sliding_window", 0);
   if (window != 0) config["sliding_window"] = window;
-  const std::string pattern = prefix + "attention.sliding_window_pattern";
-  if (metadata.is_list(pattern)) {
-    config["layer_types"] = json::array();
-    for (const double has_window : metadata.numbers(pattern))
-      config["layer_types"].push_back(has_window != 0 && window != 0 ? "sliding_attention"
-                                                                     : "full_attention");
-  } else {
-    // Each so many layers the last is global: with 1, all are.
-    config["sliding_window_pattern"] = window == 0 ? 1 : metadata.integer(pattern, 6);
-  }
+  // Each so many layers the last is global: with 1, all are.
+  if (!add_layer_types(metadata, prefix, window != 0, config))
+    config["sliding_window_pattern"] =
+        window == 0 ? 1 : metadata.integer(prefix + "attention.sliding_window_pattern", 6);
   const double cap = metadata.number(prefix + "final_logit_softcapping", 0);
   if (cap != 0) config["final_logit_softcapping"] = cap;
   config["rope_local_base_freq"] = metadata.number(prefix + "rope.freq_base_swa", 10000);

@@ -50,21 +50,11 @@ void add_glm4_moe_gguf_config(GgufMetadata& metadata, const std::string& prefix,
                               nlohmann::json& config) {
   config["num_hidden_layers"] = config["num_hidden_layers"].get<std::int64_t>() -
                                 metadata.integer(prefix + "nextn_predict_layers", 0);
-  config["n_routed_experts"] = config["num_experts"];
-  config["moe_intermediate_size"] =
-      metadata.integer(prefix + "expert_feed_forward_length", std::nullopt);
-  config["n_shared_experts"] = metadata.integer(prefix + "expert_shared_count", 0);
-  config["first_k_dense_replace"] = metadata.integer(prefix + "leading_dense_block_count", 0);
-  config["n_group"] = metadata.integer(prefix + "expert_group_count", 1);
-  config["topk_group"] = metadata.integer(prefix + "expert_group_used_count", 1);
-  config["routed_scaling_factor"] = metadata.number(prefix + "expert_weights_scale", 1);
-  config["norm_topk_prob"] = metadata.boolean(prefix + "expert_weights_norm", false);
-  constexpr std::int64_t kSigmoid = 2;
-  const std::string scoring = prefix + "expert_gating_func";
-  if (metadata.integer(scoring, kSigmoid) != kSigmoid)
-    metadata.fail(ErrorCode::kUnsupported, "metadata \"" + scoring + "\" is " +
-                                               metadata.shown(scoring) + ", only " +
-                                               std::to_string(kSigmoid) + " is supported");
+  add_grouped_experts(metadata, prefix, config);
+  if (!scores_by_sigmoid(metadata, prefix, /*otherwise=*/true))
+    metadata.fail(ErrorCode::kUnsupported, "metadata \"" + prefix + "expert_gating_func\" is " +
+                                               metadata.shown(prefix + "expert_gating_func") +
+                                               ", which is not supported");
 }
 
 constexpr std::string_view kGlm4MoeGgufKeys[] = {

@@ -19,7 +19,7 @@ void read_olmo2_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
 
 void read_olmo3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
   constexpr double kTheta = 5e5;
-  constexpr std::int64_t kPattern = 4;  // every so many layers, the last sees all tokens
+  constexpr std::int64_t kPattern = 4;
   read_sizes(text, is_gguf,
              {.hidden_size = 4096,
               .intermediate_size = 11008,
@@ -30,10 +30,8 @@ void read_olmo3_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
               .rms_norm_eps = 1e-5},
              config);
   check_activation(text, "hidden_act", "silu", config);
-  std::vector<bool> windowed;
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
-    windowed.push_back((layer + 1) % kPattern != 0);
-  set_layer_windows(text, read_window(text, 4096), std::move(windowed), config);
+  set_layer_windows(text, read_window(text, 4096), windows_by_pattern(config.num_layers, kPattern),
+                    config);
   config.rope = parse_layer_rope(text,
                                  {.type = "full_attention",
                                   .theta_key = "rope_theta",
@@ -64,12 +62,7 @@ bool has_windows(GgufMetadata& metadata, const std::string& prefix) {
 void add_olmo3_gguf_config(GgufMetadata& metadata, const std::string& prefix,
                            nlohmann::json& config) {
   config["sliding_window"] = metadata.integer(prefix + "attention.sliding_window", std::nullopt);
-  const std::string pattern = prefix + "attention.sliding_window_pattern";
-  if (metadata.is_list(pattern)) {
-    config["layer_types"] = nlohmann::json::array();
-    for (const double has_window : metadata.numbers(pattern))
-      config["layer_types"].push_back(has_window != 0 ? "sliding_attention" : "full_attention");
-  }
+  add_layer_types(metadata, prefix, /*has_windows=*/true, config);
   nlohmann::json& rope = config["rope_parameters"];
   const double theta =
       metadata.number(prefix + "rope.freq_base_swa", rope["rope_theta"].get<double>());

@@ -58,7 +58,8 @@ def settle(family, config):
         config["attn_layer_indices"] = [each for each in config["attn_layer_indices"] or [] if each > 0] or [1]
     if family.startswith("deepseek"):  # a file tells neither what yarn multiplies by, nor how groups are chosen
         for key in ("rope_scaling", "rope_parameters"):
-            (config.get(key) or {}).pop("attention_factor", None)
+            for untold in ("attention_factor", "truncate"):
+                (config.get(key) or {}).pop(untold, None)
         if family == "deepseek_v2":
             config["topk_method"] = "greedy" if config["n_group"] == 1 else "group_limited_greedy"
     if family == "granite_hybrid":  # the converter says that heads are rotated where there is nothing else
