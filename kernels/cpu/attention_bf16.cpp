@@ -122,7 +122,7 @@ class Bf16Attention {
   void attend(const TileChunk& item) {
     Nothing nothing;
     score(item, nothing);
-    for (int row = 0; row < item.tile->num_rows; ++row) weigh(item, row);
+    weigh(item, 0, item.tile->num_rows);
     add_values(item, nothing);
   }
   /// Merges the item into the total of its tile, unless it was computed in place.
@@ -138,12 +138,14 @@ class Bf16Attention {
         : attention_(attention), item_(item), num_steps_(num_steps) {}
     TROUPE_INLINE void step() {
       if (item_ == nullptr) return;
-      for (due_ += item_->tile->num_rows; due_ >= num_steps_; due_ -= num_steps_)
-        attention_.weigh(*item_, next_row_++);
+      due_ += item_->tile->num_rows;
+      for (; due_ >= kSoftmaxRows * num_steps_; due_ -= kSoftmaxRows * num_steps_) {
+        attention_.weigh(*item_, next_row_, next_row_ + kSoftmaxRows);
+        next_row_ += kSoftmaxRows;
+      }
     }
     void finish() {
-      if (item_ == nullptr) return;
-      while (next_row_ < item_->tile->num_rows) attention_.weigh(*item_, next_row_++);
+      if (item_ != nullptr) attention_.weigh(*item_, next_row_, item_->tile->num_rows);
     }
 
    private:
@@ -281,24 +283,27 @@ class Bf16Attention {
     return has_few_rows(item) ? Values::kInSlices : Values::kStaged;
   }
 
-  /// The row's softmax, its weights in bf16; 0 for masked tokens.
-  void weigh(const TileChunk& item, int row) const {
-    std::uint16_t* const weights = item.weights + row * kPairTokens;
+  /// The softmax of rows [begin, end), their weights in bf16; 0 for masked tokens.
+  void weigh(const TileChunk& item, int begin, int end) const {
     // The weights of the group that starts with token i.
-    const auto put = [weights](std::int64_t i, Vec lanes) __attribute__((always_inline)) {
-      std::uint16_t* to = weights + (i & -kPairTokens) * kQueryTileRows + (i & kGroupTokens);
+    const auto put = [&item](int row, std::int64_t i, Vec lanes) __attribute__((always_inline)) {
+      std::uint16_t* to = item.weights + row * kPairTokens + (i & -kPairTokens) * kQueryTileRows +
+                          (i & kGroupTokens);
       _mm256_store_si256(reinterpret_cast<__m256i*>(to),
                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(lanes.v)));
     };
-    std::int64_t i = item.first_pair() * kPairTokens;
-    const std::int64_t end = item.end_pair() * kPairTokens;
-    if (item.last[row] >= item.first[row]) {
-      for (; i + kGroupTokens <= item.first[row]; i += kGroupTokens) put(i, zero());
-      softmax_scores<kType>(args_, item.staged->scales, item.scores[row], item.first[row],
-                            item.last[row], &item.state.max[row], &item.state.sum[row], put);
+    for (int row = begin; row < end; ++row) {
+      const bool is_visible = item.first[row] <= item.last[row];
+      const std::int64_t end_token = item.end_pair() * kPairTokens;
+      const std::int64_t first = is_visible ? item.first[row] : end_token;
+      std::int64_t i = item.first_pair() * kPairTokens;
+      for (; i + kGroupTokens <= first; i += kGroupTokens) put(row, i, zero());
+      if (!is_visible) continue;
       i = item.last[row] / kGroupTokens * kGroupTokens + kGroupTokens;
+      for (; i < end_token; i += kGroupTokens) put(row, i, zero());
     }
-    for (; i < end; i += kGroupTokens) put(i, zero());
+    softmax_of_rows<kType>(args_, item.staged->scales, item.scores, item.first, item.last, begin,
+                           end, item.state, put);
   }
 
   /// Whether a group that is partly masked for some row has a non-finite value; slots that were

@@ -295,13 +295,14 @@ void attend_chunk_of(const AttentionArgs& args, const QueryTile& tile, std::int6
     gather_scales(tile, cache, chunk_start, tile_first, tile_last, scratch.scales);
   }
   score_chunk<kType>(tile, cache, chunk_start, tile_first, tile_last, scratch);
+  softmax_of_rows<kType>(args, scratch.scales, scratch.scores, first, last, 0, tile.num_rows, state,
+                         [&scratch](int row, std::int64_t i, Vec weights) {
+                           store(scratch.scores[row] + i, weights);
+                         });
   for (int row = 0; row < tile.num_rows; ++row) {
-    if (!sees_chunk(tile, row, chunk)) continue;
-    float* scores = scratch.scores[row];
-    softmax_scores<kType>(args, scratch.scales, scores, first[row], last[row], &state.max[row],
-                          &state.sum[row],
-                          [scores](std::int64_t i, Vec weights) { store(scores + i, weights); });
-    std::memset(state.out + row * head_dim, 0, static_cast<std::size_t>(head_dim) * sizeof(float));
+    if (sees_chunk(tile, row, chunk))
+      std::memset(state.out + row * head_dim, 0,
+                  static_cast<std::size_t>(head_dim) * sizeof(float));
   }
 
   if (cache.latent_dim != 0) {

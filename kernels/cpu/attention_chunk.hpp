@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/kv_layout.hpp"
 #include "kernels/cpu/math.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/ops.hpp"
 
 namespace troupe::TROUPE_ISA {
@@ -101,29 +102,32 @@ TROUPE_INLINE void gather_scales(const QueryTile& tile, const KvCacheView& cache
   }
 }
 
-/// The softmax of the scores of positions [first, last]: put(i, weights) for its vectors, which are
-/// exp(score - max), and 0 in lanes of the outer ones that are not in the range; returns max (times
-/// log2(e)) and sum. Where tokens have scales, the scores are multiplied by those of the keys
-/// before, and the exponentials by those of the values after. Pre: args.scale > 0.
-template <ElementType kType, class Put>
+/// The softmax of the scores of kRows rows for positions [first, last]: put(row, i, weights) for its
+/// vectors, which are exp(score - max), and 0 in lanes of the outer ones that are not in the range;
+/// returns each row's max (times log2(e)) and sum. Where tokens have scales, the scores are
+/// multiplied by those of the keys before, and the exponentials by those of the values after. Pre:
+/// args.scale > 0.
+template <ElementType kType, int kRows, class Put>
 TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScales& scales,
-                                  float* scores, std::int64_t first, std::int64_t last,
-                                  float* max_out, float* sum_out, const Put& put) {
+                                  float (*scores)[kChunkTokens], std::int64_t first,
+                                  std::int64_t last, float* max_out, float* sum_out,
+                                  const Put& put) {
   constexpr bool kScaled = scale_bytes(kType) != 0;
   const std::int64_t begin = first / kLanes * kLanes;
-  const auto raw_score = [&](std::int64_t i) __attribute__((always_inline)) {
-    Vec score = load(scores + i);
+  const auto raw_score = [&](int r, std::int64_t i) __attribute__((always_inline)) {
+    Vec score = load(scores[r] + i);
     if constexpr (kScaled) score = score * load(scales.keys + i);
     return score;
   };
   const bool is_capped = args.logit_softcap > 0.0f;
   if (is_capped) {
     const Vec cap = broadcast(args.logit_softcap);
-    for (std::int64_t i = begin; i <= last; i += kLanes)
-      store(scores + i, cap * tanh(raw_score(i) * broadcast(args.scale) / cap));
+    for (int r = 0; r < kRows; ++r)
+      for (std::int64_t i = begin; i <= last; i += kLanes)
+        store(scores[r] + i, cap * tanh(raw_score(r, i) * broadcast(args.scale) / cap));
   }
-  const auto score_at = [&](std::int64_t i) __attribute__((always_inline)) {
-    return is_capped ? load(scores + i) : raw_score(i);
+  const auto score_at = [&](int r, std::int64_t i) __attribute__((always_inline)) {
+    return is_capped ? load(scores[r] + i) : raw_score(r, i);
   };
   // exp(scale (x - max)) as 2^(factor x - factor max).
   const float factor = is_capped ? kLog2E : args.scale * kLog2E;
@@ -134,32 +138,76 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScales& 
     const Vec position = broadcast(static_cast<float>(i)) + lane_numbers();
     return select(greater_equal(position, first_lane) & less(position, end_lane), lanes, otherwise);
   };
-  // f(i, visible) for all vectors; visible(lanes, otherwise) has something to do in the outer ones.
+  // f(r, i, visible) for all vectors, the rows beside each other, since each of them is a chain of
+  // dependent operations; visible(lanes, otherwise) has something to do in the outer ones.
   const auto for_each = [&](const auto& f) __attribute__((always_inline)) {
     const auto outer = [&](std::int64_t i) __attribute__((always_inline)) {
-      f(i, [&](Vec lanes, Vec otherwise) { return where_visible(i, lanes, otherwise); });
+      for (int r = 0; r < kRows; ++r)
+        f(r, i, [&](Vec lanes, Vec otherwise) { return where_visible(i, lanes, otherwise); });
     };
     outer(begin);
     std::int64_t i = begin + kLanes;
-    for (; i + kLanes <= last + 1; i += kLanes) f(i, [](Vec lanes, Vec) { return lanes; });
+    for (; i + kLanes <= last + 1; i += kLanes) {
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) f(r, i, [](Vec lanes, Vec) { return lanes; });
+    }
     if (i <= last) outer(i);
   };
-  Vec largest = broadcast(-kInfinity);
-  for_each([&](std::int64_t i, auto visible) __attribute__((always_inline)) {
-    largest = max(largest, visible(score_at(i), broadcast(-kInfinity)));
+  Vec largest[kRows];
+  Vec sum[kRows];
+  float row_max[kRows];
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    largest[r] = broadcast(-kInfinity);
+    sum[r] = zero();
+  }
+  for_each([&](int r, std::int64_t i, auto visible) __attribute__((always_inline)) {
+    largest[r] = max(largest[r], visible(score_at(r, i), broadcast(-kInfinity)));
   });
-  const float row_max = max_of_lanes(largest) * factor;
-  Vec sum = zero();
-  for_each([&](std::int64_t i, auto visible) __attribute__((always_inline)) {
-    const Vec power = fma(score_at(i), broadcast(factor), broadcast(-row_max));
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) row_max[r] = max_of_lanes(largest[r]) * factor;
+  for_each([&](int r, std::int64_t i, auto visible) __attribute__((always_inline)) {
+    const Vec power = fma(score_at(r, i), broadcast(factor), broadcast(-row_max[r]));
     Vec weight = visible(exp2(power), zero());
-    sum = sum + weight;
+    sum[r] = sum[r] + weight;
     // The scale of a masked token may not be finite.
     if constexpr (kScaled) weight = visible(weight * load(scales.values + i), zero());
-    put(i, weight);
+    put(r, i, weight);
   });
-  *max_out = row_max;
-  *sum_out = sum_of_lanes(sum);
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    max_out[r] = row_max[r];
+    sum_out[r] = sum_of_lanes(sum[r]);
+  }
+}
+
+/// How many rows' softmax is computed at once.
+inline constexpr int kSoftmaxRows = 4;
+
+/// softmax_scores of rows [begin, end), those with the same range together: row r attends to the
+/// positions [first[r], last[r]], if any. put(row, i, weights).
+template <ElementType kType, class Put>
+TROUPE_INLINE void softmax_of_rows(const AttentionArgs& args, const ChunkScales& scales,
+                                   float (*scores)[kChunkTokens], const std::int64_t* first,
+                                   const std::int64_t* last, int begin, int end,
+                                   const SoftmaxState& state, const Put& put) {
+  const auto compute = [&](int row, auto rows) {
+    softmax_scores<kType, decltype(rows)::value>(
+        args, scales, scores + row, first[row], last[row], state.max + row, state.sum + row,
+        [&](int r, std::int64_t i, Vec weights)
+            __attribute__((always_inline)) { put(row + r, i, weights); });
+  };
+  for (int row = begin; row < end;) {
+    bool are_equal = row + kSoftmaxRows <= end;
+    for (int r = row + 1; are_equal && r < row + kSoftmaxRows; ++r)
+      are_equal = first[r] == first[row] && last[r] == last[row];
+    const bool is_visible = first[row] <= last[row];
+    if (are_equal && is_visible)
+      compute(row, RowCount<kSoftmaxRows>{});
+    else if (is_visible)
+      compute(row, RowCount<1>{});
+    row += are_equal ? kSoftmaxRows : 1;
+  }
 }
 
 /// The softmax of each row over the chunk. Rows that do not attend to it have no result. A row's
