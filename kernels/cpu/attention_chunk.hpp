@@ -102,9 +102,9 @@ TROUPE_INLINE void gather_scales(const QueryTile& tile, const KvCacheView& cache
   }
 }
 
-/// The softmax of the scores of kRows rows for positions [first, last]: put(row, i, weights) for its
-/// vectors, which are exp(score - max), and 0 in lanes of the outer ones that are not in the range;
-/// returns each row's max (times log2(e)) and sum. Where tokens have scales, the scores are
+/// The softmax of the scores of kRows rows for positions [first, last]: put(row, i, weights) for
+/// its vectors, which are exp(score - max), and 0 in lanes of the outer ones that are not in the
+/// range; returns each row's max (times log2(e)) and sum. Where tokens have scales, the scores are
 /// multiplied by those of the keys before, and the exponentials by those of the values after. Pre:
 /// args.scale > 0.
 template <ElementType kType, int kRows, class Put>
@@ -193,9 +193,10 @@ TROUPE_INLINE void softmax_of_rows(const AttentionArgs& args, const ChunkScales&
                                    const SoftmaxState& state, const Put& put) {
   const auto compute = [&](int row, auto rows) {
     softmax_scores<kType, decltype(rows)::value>(
-        args, scales, scores + row, first[row], last[row], state.max + row, state.sum + row,
-        [&](int r, std::int64_t i, Vec weights)
-            __attribute__((always_inline)) { put(row + r, i, weights); });
+        args, scales, scores + row, first[row], last[row], state.max + row,
+        state.sum + row, [&](int r, std::int64_t i, Vec weights) __attribute__((always_inline)) {
+          put(row + r, i, weights);
+        });
   };
   for (int row = begin; row < end;) {
     bool are_equal = row + kSoftmaxRows <= end;
