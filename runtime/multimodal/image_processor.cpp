@@ -440,12 +440,13 @@ Result<ImageProcessor> ImageProcessor::with_kwargs(const json& kwargs) const {
   return changed;
 }
 
-Image center_crop(const Image& image, std::int32_t width, std::int32_t height) {
+Image center_crop(const Image& image, std::int32_t width, std::int32_t height, ResizeKind kind) {
   // Where the crop begins in the image, and where the image begins in the crop.
   const std::int32_t from_x = std::max(0, (image.width - width) / 2);
   const std::int32_t from_y = std::max(0, (image.height - height) / 2);
-  const std::int32_t to_x = std::max(0, (width - image.width) / 2);
-  const std::int32_t to_y = std::max(0, (height - image.height) / 2);
+  const std::int32_t odd_pixel = kind == ResizeKind::kPillow ? 1 : 0;
+  const std::int32_t to_x = std::max(0, (width - image.width + odd_pixel) / 2);
+  const std::int32_t to_y = std::max(0, (height - image.height + odd_pixel) / 2);
   const auto num_bytes = static_cast<std::size_t>(std::min(width, image.width)) * 3;
   const auto at = [](const Image& in, std::int32_t x, std::int32_t y) {
     return (static_cast<std::size_t>(y) * static_cast<std::size_t>(in.width) +
@@ -497,7 +498,8 @@ Result<std::vector<PixelTensor>> ImageProcessor::process(const Image& image) con
       const Image resized =
           resize_image(image, box, size.width, size.height, settings_.resample, kind_);
       tensors.push_back(normalized_pixels(
-          center_crop(resized, settings_.crop_width, settings_.crop_height), settings_, kind_));
+          center_crop(resized, settings_.crop_width, settings_.crop_height, kind_), settings_,
+          kind_));
     } else {
       tensors.push_back(resized_pixels(image, box, size.width, size.height, settings_, kind_));
     }

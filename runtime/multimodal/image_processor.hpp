@@ -106,9 +106,11 @@ class ImageProcessor {
   ResizeKind kind_;
 };
 
-/// The middle of an image, with black around it where it is smaller.
+/// The middle of an image, with black around it where it is smaller: of an odd number of rows or
+/// columns of black, the greater part is behind it, but for kPillow before it.
 /// Pre: width and height are positive.
-[[nodiscard]] Image center_crop(const Image& image, std::int32_t width, std::int32_t height);
+[[nodiscard]] Image center_crop(const Image& image, std::int32_t width, std::int32_t height,
+                                ResizeKind kind);
 
 /// The normalised channels of an image; one step of ImageProcessor::process.
 [[nodiscard]] PixelTensor normalized_pixels(const Image& image,

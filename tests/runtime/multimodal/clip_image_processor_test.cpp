@@ -104,12 +104,22 @@ BOOST_AUTO_TEST_CASE(an_image_that_would_become_too_large_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(a_crop_is_the_middle_with_black_where_there_is_no_image) {
-  Image image{3, 1, {1, 1, 1, 2, 2, 2, 3, 3, 3}};
-  BOOST_TEST((center_crop(image, 1, 1).rgb == std::vector<std::uint8_t>{2, 2, 2}));
-  BOOST_TEST((center_crop(image, 2, 1).rgb == std::vector<std::uint8_t>{1, 1, 1, 2, 2, 2}));
-  BOOST_TEST((center_crop(image, 1, 2).rgb == std::vector<std::uint8_t>{2, 2, 2, 0, 0, 0}));
-  BOOST_TEST((center_crop(image, 4, 1).rgb ==
-              std::vector<std::uint8_t>{1, 1, 1, 2, 2, 2, 3, 3, 3, 0, 0, 0}));
+  const Image image{3, 1, {1, 1, 1, 2, 2, 2, 3, 3, 3}};
+  const auto cropped = [&](std::int32_t width, std::int32_t height, ResizeKind kind) {
+    return center_crop(image, width, height, kind).rgb;
+  };
+  using Pixels = std::vector<std::uint8_t>;
+  for (const ResizeKind kind : {ResizeKind::kTorchvision, ResizeKind::kPillow}) {
+    BOOST_TEST((cropped(1, 1, kind) == Pixels{2, 2, 2}));
+    BOOST_TEST((cropped(2, 1, kind) == Pixels{1, 1, 1, 2, 2, 2}));
+    BOOST_TEST((cropped(5, 1, kind) == Pixels{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 0, 0, 0}));
+  }
+  // transformers' two backends put an odd row or column on different sides.
+  BOOST_TEST((cropped(1, 2, ResizeKind::kTorchvision) == Pixels{2, 2, 2, 0, 0, 0}));
+  BOOST_TEST(
+      (cropped(4, 1, ResizeKind::kTorchvision) == Pixels{1, 1, 1, 2, 2, 2, 3, 3, 3, 0, 0, 0}));
+  BOOST_TEST((cropped(1, 2, ResizeKind::kPillow) == Pixels{0, 0, 0, 2, 2, 2}));
+  BOOST_TEST((cropped(4, 1, ResizeKind::kPillow) == Pixels{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}));
 }
 
 }  // namespace
