@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Random configurations of every family against transformers, random adapters against PEFT, and a minute of speech that
-# espeak-ng makes against transformers, in an environment under build/ with the packages that
+# Random configurations of every family and of image processors against transformers, random adapters against PEFT, and a
+# minute of speech that espeak-ng makes against transformers, in an environment under build/ with the packages that
 # tests/differential/requirements.txt names. Arguments: those of tests/differential/differential.py.
 # $MODELS_PYTHON: a Python that has the packages, in place of that environment.
 # $TORCH_INDEX_URL: another index to install from, for example one whose torch has no CUDA.
@@ -18,6 +18,7 @@ if [[ -z ${MODELS_PYTHON:-} ]] && ! cmp -s tests/differential/requirements.txt b
 fi
 status=0
 nice "$python" tests/differential/differential.py "$@" || status=1
+nice "$python" tests/differential/image_processors.py --count 2000 || status=1
 if command -v espeak-ng > /dev/null; then
   nice "$python" -W ignore tests/differential/long_speech.py || status=1
 else
