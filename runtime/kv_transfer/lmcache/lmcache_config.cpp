@@ -104,7 +104,6 @@ constexpr std::array kUnsupported = {
     Unsupported{"external_lookup_client", ""},
     Unsupported{"internal_api_server_enabled", ""},
     Unsupported{"gds_path", ""},
-    Unsupported{"use_gds", ""},
     Unsupported{"numa_mode", ""},
     Unsupported{"remote_config_url", ""},
     Unsupported{"remote_serde", "naive"},
@@ -118,6 +117,71 @@ constexpr std::array kUnsupported = {
     Unsupported{"local_disk_path_sharding", "by_gpu"},
     Unsupported{"reserve_local_cpu_size", "0.0"},
     Unsupported{"local_cpu_use_hugepages", ""},
+    Unsupported{"enable_lazy_memory_allocator", ""},
+    Unsupported{"run_script_api_enabled", ""},
+    Unsupported{"runtime_plugin_locations", ""},
+    Unsupported{"use_gpu_connector_v3", ""},
+    Unsupported{"audit_actual_remote_url", ""},
+    Unsupported{"lookup_server_worker_ids", ""},
+    Unsupported{"app_id", ""},
+    Unsupported{"maru_path", ""},
+    Unsupported{"mp_host", ""},
+    Unsupported{"p2p_host", ""},
+    Unsupported{"p2p_init_ports", ""},
+    Unsupported{"p2p_lookup_ports", ""},
+    Unsupported{"transfer_channel", ""},
+};
+
+/// Parameters of what can only be off here, so that they have no effect, as in LMCache.
+constexpr std::array<std::string_view, 48> kWithoutEffect = {
+    "chunk_statistics_auto_start_statistics",
+    "chunk_statistics_auto_exit_timeout_hours",
+    "chunk_statistics_auto_exit_target_unique_chunks",
+    "chunk_statistics_strategy",
+    "blend_recompute_ratios",
+    "blend_thresholds",
+    "blend_check_layers",
+    "blend_min_tokens",
+    "blend_special_str",
+    "mp_port",
+    "pd_role",
+    "pd_buffer_size",
+    "pd_buffer_device",
+    "pd_peer_host",
+    "pd_peer_init_port",
+    "pd_peer_alloc_port",
+    "pd_peer_query_port",
+    "pd_proxy_host",
+    "pd_proxy_port",
+    "pd_allocation_timeout_sec",
+    "pd_shutdown_timeout_sec",
+    "pd_condition_poll_interval_sec",
+    "pd_max_prefill_len",
+    "pd_backend_mode",
+    "pd_skip_proxy_notification",
+    "pd_bidirectional",
+    "nixl_backends",
+    "nixl_buffer_size",
+    "nixl_buffer_device",
+    "gds_path_sharding",
+    "gds_buffer_size",
+    "gds_backend",
+    "use_gds",
+    "maru_pool_size",
+    "internal_api_server_host",
+    "internal_api_server_port_start",
+    "internal_api_server_include_index_list",
+    "internal_api_server_socket_path_prefix",
+    "script_allowed_imports",
+    "lazy_memory_initial_ratio",
+    "lazy_memory_expand_trigger_ratio",
+    "lazy_memory_step_ratio",
+    "lazy_memory_safe_size",
+    "max_hidden_state_cpu_size",
+    "hidden_state_layers",
+    "hidden_states_retrieve_mode",
+    "pin_check_interval_sec",  // pins end in time
+    "py_enable_gc",            // of Python
 };
 
 /// Of LMCache's own processes: nothing of ours.
@@ -234,9 +298,17 @@ Result<void> apply_setting(LMCacheConfig& config, HashEnvironment& hashing,
                    setting.where + " is '" + setting.value + "': this is not offered here",
                    "kv-transfer-config"};
     }
-    return invalid_argument(setting.where + " is unknown", "kv-transfer-config");
+    if (std::ranges::find(kWithoutEffect, key) == kWithoutEffect.end())
+      return invalid_argument(setting.where + " is unknown", "kv-transfer-config");
   }
   return {};
+}
+
+/// Without the quotes around it, which LMCache takes off a variable's value.
+std::string unquoted(std::string text) {
+  const bool is_quoted = text.size() >= 2 && text.front() == text.back() &&
+                         (text.front() == '\'' || text.front() == '"');
+  return is_quoted ? text.substr(1, text.size() - 2) : text;
 }
 
 /// A value of YAML, or of JSON, which is a part of it.
@@ -299,7 +371,7 @@ Result<void> apply_environment(LMCacheConfig& config, HashEnvironment& hashing,
     if (!name.starts_with(kPrefix) || name.size() == entry.size() ||
         std::ranges::find(kForeignVariables, name) != kForeignVariables.end())
       continue;
-    Setting setting{name.substr(kPrefix.size()), entry.substr(name.size() + 1), name};
+    Setting setting{name.substr(kPrefix.size()), unquoted(entry.substr(name.size() + 1)), name};
     std::ranges::transform(setting.key, setting.key.begin(),
                            [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
     if (setting.key == "extra_config") {

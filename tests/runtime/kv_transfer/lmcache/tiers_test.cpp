@@ -140,7 +140,20 @@ BOOST_AUTO_TEST_CASE(what_is_not_understood_or_not_offered_is_named) {
   refuses({"LMCACHE_CONFIG_FILE=" + file}, "{}", "chunk_sizes is unknown");
   std::ofstream(file) << "extra_config:\n  save_chunk_metas: true\n";
   refuses({"LMCACHE_CONFIG_FILE=" + file}, "{}", "save_chunk_metas is unknown");
-  BOOST_TEST(read_lmcache_config(Environment{"LMCACHE_ENABLE_PD=False"}, "{}").ok());
+  refuses({"LMCACHE_MARU_PATH=/m"}, "{}", "LMCACHE_MARU_PATH is '/m': this is not offered");
+  // Parameters of what is off have no effect.
+  BOOST_TEST(read_lmcache_config(Environment{"LMCACHE_ENABLE_PD=False", "LMCACHE_PD_ROLE=sender",
+                                             "LMCACHE_BLEND_MIN_TOKENS=256", "LMCACHE_MARU_PATH="},
+                                 "{}")
+                 .ok());
+}
+
+BOOST_AUTO_TEST_CASE(quotes_around_a_variable_are_not_part_of_it) {
+  const auto config = read_lmcache_config(
+      Environment{R"(LMCACHE_REMOTE_URL="lm://h:1")", "LMCACHE_CHUNK_SIZE='64'"}, "{}");
+  BOOST_REQUIRE_MESSAGE(config.ok(), (config.ok() ? "" : config.error().message));
+  BOOST_TEST(config->remote.url == "lm://h:1");
+  BOOST_TEST(config->chunk_size == 64);
 }
 
 // ---- remote stores ------------------------------------------------------------------------------
