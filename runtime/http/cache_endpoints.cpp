@@ -285,6 +285,7 @@ class WarmCall final : public Exchange {
   }
 
   void advance() {
+    if (is_answered_) return;  // calls that ended together have posted one of these each
     for (std::size_t i = num_ended_in_order_; i < next_; ++i) {
       if (calls_[i] == nullptr || !calls_[i]->response_) continue;
       end(i, *calls_[i]->response_);
@@ -306,7 +307,9 @@ class WarmCall final : public Exchange {
           call.respond(error_response(answer.error()));
       });
     }
-    if (num_running_ == 0 && next_ == calls_.size()) answer();
+    if (num_running_ > 0 || next_ < calls_.size()) return;
+    is_answered_ = true;
+    answer();
   }
 
   void end(std::size_t index, const HttpResponse& response) {
@@ -398,6 +401,7 @@ class WarmCall final : public Exchange {
   std::size_t next_ = 0;
   std::size_t num_ended_in_order_ = 0;
   std::size_t num_running_ = 0;
+  bool is_answered_ = false;
   std::size_t num_warm_ = 0;
   std::int64_t num_tokens_ = 0;
   std::map<std::size_t, OrderedJson> found_;  // by the index of its prompt

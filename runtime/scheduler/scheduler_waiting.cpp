@@ -137,9 +137,13 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
 
 namespace {
 
-void count_source(PrefillStats& stats, KVConnector::Medium medium) {
+/// Of an earlier lookup, whose load has failed.
+void forget_sources(PrefillStats& stats) {
   stats.num_host_cached_tokens = stats.num_disk_cached_tokens = 0;
   stats.num_peer_cached_tokens = stats.num_remote_cached_tokens = 0;
+}
+
+void count_source(PrefillStats& stats, KVConnector::Medium medium) {
   const std::int32_t count = stats.num_external_cached_tokens;
   switch (medium) {
     case KVConnector::Medium::kHost:
@@ -192,6 +196,7 @@ Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
     request.prefill_stats->num_cached_tokens = lookup.num_local_tokens + lookup.num_external_tokens;
     request.prefill_stats->num_local_cached_tokens = lookup.num_local_tokens;
     request.prefill_stats->num_external_cached_tokens = lookup.num_external_tokens;
+    forget_sources(*request.prefill_stats);
     if (lookup.num_external_tokens > 0)
       count_source(*request.prefill_stats, connector_->medium(request));
     // From no source, and not cached: they are computed, not all of them in all layers.

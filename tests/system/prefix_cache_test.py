@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The prefix cache as its users want it: kept over a restart, warmed, exported, imported, pinned. Counted by the usage."""
+import http.client
 import json
 import pathlib
 import signal
@@ -148,6 +149,31 @@ class PrefixCache(unittest.TestCase):
                 self.assertEqual(again, text)
                 self.assertGreaterEqual(cached, total - 2 * 16 * 4)
                 self.assertEqual(source["host"], cached)
+
+    def test_a_list_of_prompts_is_answered_once(self):
+        with Server(*COMMON) as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+            for _ in range(20):
+                for path in ("warm", "lookup", "pin"):
+                    connection.request("POST", f"/admin/cache/{path}", json.dumps({"prompts": ["a", "b", "c", "d"]}),
+                                       {"Content-Type": "application/json"})
+                    response = connection.getresponse()
+                    answer = json.loads(response.read())
+                    self.assertEqual((response.status, answer["errors"]), (200, []), answer)
+                    connection.request("GET", "/version")
+                    response = connection.getresponse()
+                    self.assertIn("version", json.loads(response.read()))
+            connection.close()
+
+    def test_what_could_not_be_loaded_has_no_source(self):
+        settings = {"lmcache.chunk_size": 16, "lmcache.local_cpu": False, "lmcache.remote_url": f"lm://127.0.0.1:{reserve_port()}"}
+        config = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_connector_extra_config": settings}
+        with Server(*COMMON, "--kv-transfer-config", json.dumps(config)) as server:
+            text, *_ = complete(server, LONG)
+            clear(server, "/admin/cache")
+            self.assertEqual(complete(server, LONG)[:2] + complete(server, "Another one.")[3:], (text, 0, None))
+            clear(server, "/admin/cache")
+            self.assertIsNone(complete(server, LONG)[3])
 
     def test_a_marked_prefix_stays_in_a_cache_that_others_fill(self):
         # Room for one long request and little more; a pin may have half of it.
