@@ -365,6 +365,7 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
     const auto count = lookup_->count(value(request.id), keys);
     if (!count) return std::nullopt;
     known->has_asked = true;
+    if (*count > 0) trusts_remote_ = true;
     std::vector<ChunkId> forgotten;
     // What was asked first may have had fewer local tokens before it: then it is asked no more.
     for (std::size_t i = 0; i < *count / num_ranks && missing != wanted.end(); ++i, ++missing)
@@ -469,7 +470,7 @@ void LMCacheConnector::forget(const ChunkId& id) {
   std::uint8_t tiers = 0;
   if (cpu_.remove(id)) tiers |= kCpuTier;
   if (disk_.remove(id)) tiers |= kDiskTier;
-  remote_.remove(id);
+  if (remote_.remove(id)) trusts_remote_ = false;
   if (tiers != 0) remove(id, tiers);
 }
 
@@ -493,7 +494,7 @@ void LMCacheConnector::save(Request& known, const Piece& piece, std::int32_t num
   if (!config_.local_disk.empty()) add(disk_, kDiskTier, piece, chunk.tiers);
   if (lookup_ != nullptr) {
     std::vector<ChunkId> forgotten;
-    remote_.add(piece.id, 1, forgotten);
+    if (trusts_remote_) remote_.add(piece.id, 1, forgotten);
     chunk.tiers |= kRemoteTier;
   }
   if (chunk.tiers == 0) return;

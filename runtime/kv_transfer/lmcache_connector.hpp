@@ -133,8 +133,11 @@ class LMCacheConnector final : public KVConnector {
   lmcache::TierIndex cpu_;
   lmcache::TierIndex disk_;
   lmcache::TierIndex remote_;  // what was put there lately; each counts as one byte
-  bool has_windows_;           // of some layers
-  bool is_layered_;            // where a load allows it
+  /// What is put there counts as being there. Not after a load has failed, as the store may not be
+  /// reached or may refuse what is put: then it is asked, until it has something.
+  bool trusts_remote_ = true;
+  bool has_windows_;  // of some layers
+  bool is_layered_;   // where a load allows it
   bool others_load_layers_ = false;
   /// Chunks that steps save whose layered loads may fail: they may be computed from those.
   std::vector<lmcache::ChunkId> doubtful_saves_;

@@ -171,9 +171,14 @@ class PrefixCache(unittest.TestCase):
         with Server(*COMMON, "--kv-transfer-config", json.dumps(config)) as server:
             text, *_ = complete(server, LONG)
             clear(server, "/admin/cache")
-            self.assertEqual(complete(server, LONG)[:2] + complete(server, "Another one.")[3:], (text, 0, None))
+            again, cached, _, source = complete(server, LONG)
+            self.assertEqual((again, cached, source), (text, 0, None))
+            # A store that has failed is asked from then on: nothing is promised that it does not have.
+            promised = server.metric("vllm:external_prefix_cache_hits_total")
+            self.assertGreater(promised, 0)
             clear(server, "/admin/cache")
-            self.assertIsNone(complete(server, LONG)[3])
+            self.assertEqual(complete(server, LONG)[0], text)
+            self.assertEqual(server.metric("vllm:external_prefix_cache_hits_total"), promised)
 
     def test_a_marked_prefix_stays_in_a_cache_that_others_fill(self):
         # Room for one long request and little more; a pin may have half of it.
