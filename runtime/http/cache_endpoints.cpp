@@ -473,6 +473,18 @@ Prepared prepare_move(std::string_view body, bool is_import) {
   };
 }
 
+Result<Answer> try_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
+                                      ResponseSink& sink) {
+  ResetCaches reset{.prefix_cache = true};
+  ASSIGN_OR_RETURN(reset.preempt_running, query_flag(http.target, "reset_running_requests"));
+  ASSIGN_OR_RETURN(reset.connector, query_flag(http.target, "reset_external"));
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches(reset, call->reply<CachesReset>([](const CachesReset& done) {
+    return json_response(done.ok ? R"({"success":true})" : R"({"success":false})");
+  }));
+  return Answer(std::move(call));
+}
+
 }  // namespace
 
 Prepared prepare_warm(std::string_view body, const ServerDefaults& defaults) {
@@ -501,15 +513,7 @@ Prepared prepare_cache_import(std::string_view body, const ServerDefaults&) {
 
 Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
                                  ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.reset_caches(
-      {.prefix_cache = true,
-       .preempt_running = query_flag(http.target, "reset_running_requests"),
-       .connector = query_flag(http.target, "reset_external")},
-      call->reply<CachesReset>([](const CachesReset& reset) {
-        return json_response(reset.ok ? R"({"success":true})" : R"({"success":false})");
-      }));
-  return call;
+  return answer_or_refuse(try_reset_prefix_cache(context, http, sink), sink);
 }
 
 }  // namespace troupe

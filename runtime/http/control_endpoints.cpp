@@ -14,9 +14,11 @@ namespace troupe {
 namespace {
 
 Result<PauseScheduler> parse_pause(std::string_view target) {
-  PauseScheduler pause{.clear_caches = query_flag(target, "clear_cache", true)};
+  PauseScheduler pause;
+  ASSIGN_OR_RETURN(pause.clear_caches, query_flag(target, "clear_cache", true));
+  ASSIGN_OR_RETURN(const bool waits, query_flag(target, "wait_for_inflight_requests"));
   const std::string_view mode = query_value(target, "mode").value_or("abort");
-  if (mode == "wait" || query_flag(target, "wait_for_inflight_requests")) {
+  if (mode == "wait" || waits) {
     pause.mode = PauseMode::kWait;
   } else if (mode == "keep") {
     pause.mode = PauseMode::kKeep;

@@ -184,7 +184,8 @@ Result<Answer> try_show_response(ServiceContext& context, const HttpRequest& htt
   const std::string owner = owner_of(http);
   RETURN_IF_ERROR(store->get(id, owner));
   RETURN_IF_ERROR(adopt(context, *store, id));
-  if (query_flag(http.target, "stream")) {
+  ASSIGN_OR_RETURN(const bool streams, query_flag(http.target, "stream"));
+  if (streams) {
     if (http.method == "HEAD")
       return Error{ErrorCode::kUnsupported, "HEAD is not supported for streams, only GET", ""};
     ASSIGN_OR_RETURN(const std::int64_t after, starting_after(http));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <initializer_list>
 
 namespace troupe {
 
@@ -24,9 +25,18 @@ std::optional<std::string_view> query_value(std::string_view target, std::string
   return std::nullopt;
 }
 
-bool query_flag(std::string_view target, std::string_view name, bool otherwise) {
+Result<bool> query_flag(std::string_view target, std::string_view name, bool otherwise) {
   const auto value = query_value(target, name);
-  return value ? equal_ignoring_case(*value, "true") || *value == "1" : otherwise;
+  if (!value) return otherwise;
+  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+    return std::ranges::any_of(
+        words, [&](std::string_view word) { return equal_ignoring_case(*value, word); });
+  };
+  if (is_one_of({"true", "1", "yes", "on", "t", "y"})) return true;
+  if (is_one_of({"false", "0", "no", "off", "f", "n"})) return false;
+  return invalid_argument(std::string(name) + " is \"" + std::string(value->substr(0, 32)) +
+                              "\", must be true or false",
+                          std::string(name));
 }
 
 std::string unescaped(std::string_view text) {

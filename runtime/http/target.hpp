@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/result.hpp"
+
 namespace troupe {
 
 /// Compares ASCII letters case-insensitively.
@@ -14,9 +16,10 @@ namespace troupe {
 [[nodiscard]] std::optional<std::string_view> query_value(std::string_view target,
                                                           std::string_view name);
 
-/// "true" or "1".
-[[nodiscard]] bool query_flag(std::string_view target, std::string_view name,
-                              bool otherwise = false);
+/// What FastAPI takes as true or false: these words, "1", "yes", "on" and so on, in any case.
+/// Errors: kInvalidArgument, another value.
+[[nodiscard]] Result<bool> query_flag(std::string_view target, std::string_view name,
+                                      bool otherwise = false);
 
 /// Decodes "a%2Db" to "a-b"; invalid escapes are kept.
 [[nodiscard]] std::string unescaped(std::string_view text);

@@ -340,7 +340,7 @@ Result<std::vector<Setting>> parse_settings(const std::string& text, const std::
     if (root.IsNull()) return settings;
     if (!root.IsMap())
       return invalid_argument(name + " holds no object of keys and values", "kv-transfer-config");
-    collect(root, key, name + (key.empty() ? ": " : "."), settings);
+    collect(root, key, name + (key.empty() ? ": " : ""), settings);
     return settings;
   } catch (const YAML::Exception& error) {
     return invalid_argument(name + ": " + error.what(), "kv-transfer-config");

@@ -415,6 +415,9 @@ BOOST_AUTO_TEST_CASE(the_prefix_cache_is_administered_with_a_key) {
   BOOST_TEST(engine.moves().size() == 2u);
   BOOST_TEST(starts(send("DELETE", "/admin/cache?reset_external=true", ""), 200));
   BOOST_TEST((engine.last_reset() == ResetCaches{.prefix_cache = true, .connector = true}));
+  BOOST_TEST(starts(send("DELETE", "/admin/cache?reset_external=maybe", ""), 400));
+  BOOST_TEST(starts(send("DELETE", "/admin/cache?reset_running_requests=Yes", ""), 200));
+  BOOST_TEST((engine.last_reset() == ResetCaches{.prefix_cache = true, .preempt_running = true}));
   config.max_warm_prompts = 2;
   BOOST_TEST(starts(send("POST", "/admin/cache/warm", R"({"prompts":["a","b","c"]})"), 400));
   BOOST_TEST(starts(send("POST", "/admin/cache/warm", R"({"prompts":[]})"), 400));

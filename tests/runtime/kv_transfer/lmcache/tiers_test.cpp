@@ -140,6 +140,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_understood_or_not_offered_is_named) {
   refuses({"LMCACHE_CONFIG_FILE=" + file}, "{}", "chunk_sizes is unknown");
   std::ofstream(file) << "extra_config:\n  save_chunk_metas: true\n";
   refuses({"LMCACHE_CONFIG_FILE=" + file}, "{}", "save_chunk_metas is unknown");
+  refuses({R"(LMCACHE_EXTRA_CONFIG={"foo": 1})"}, "{}", "LMCACHE_EXTRA_CONFIG.foo is unknown");
   refuses({"LMCACHE_MARU_PATH=/m"}, "{}", "LMCACHE_MARU_PATH is '/m': this is not offered");
   // Parameters of what is off have no effect.
   BOOST_TEST(read_lmcache_config(Environment{"LMCACHE_ENABLE_PD=False", "LMCACHE_PD_ROLE=sender",
