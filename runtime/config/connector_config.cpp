@@ -187,11 +187,15 @@ Result<bool> ConnectorExtraConfig::take_boolean(const std::string& key, bool oth
   return json_->wrong(key, "must be true or false, it is " + value.dump());
 }
 
-Result<double> ConnectorExtraConfig::take_real(const std::string& key, double otherwise) {
+Result<double> ConnectorExtraConfig::take_real(const std::string& key, double otherwise,
+                                               std::optional<std::int64_t> least) {
   const json value = json_->take(key);
   if (value.is_null()) return otherwise;
-  if (value.is_number()) return value.get<double>();
-  return json_->wrong(key, "must be a number, it is " + value.dump());
+  if (value.is_number() && (!least || value.get<double>() >= static_cast<double>(*least)))
+    return value.get<double>();
+  return json_->wrong(key, "must be a number" +
+                               (least ? " from " + std::to_string(*least) + " on" : std::string()) +
+                               ", it is " + value.dump());
 }
 
 Result<std::vector<std::string>> ConnectorExtraConfig::take_objects(const std::string& key) {

@@ -71,8 +71,9 @@ class ConnectorExtraConfig {
                                                                 std::int64_t least);
   /// The same of true and false.
   [[nodiscard]] Result<bool> take_boolean(const std::string& key, bool otherwise);
-  /// The same of any number.
-  [[nodiscard]] Result<double> take_real(const std::string& key, double otherwise);
+  /// The same of a number, from `least` on if that is given.
+  [[nodiscard]] Result<double> take_real(const std::string& key, double otherwise,
+                                         std::optional<std::int64_t> least = std::nullopt);
   /// The JSON texts of the objects of an array; none where it is missing.
   [[nodiscard]] Result<std::vector<std::string>> take_objects(const std::string& key);
   /// The same of a number of seconds from 0 on.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/ascii.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/config/suggest.hpp"
 #include "runtime/config/vllm_options.hpp"
@@ -45,11 +46,8 @@ Result<double> parse_number(const std::string& text) {
   return number;
 }
 
-Result<bool> parse_flag(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
-  if (text == "false" || text == "0" || text == "no" || text == "off") return false;
+Result<bool> read_flag(const std::string& text) {
+  if (const auto flag = parse_flag(text)) return *flag;
   return invalid_argument("expected true or false");
 }
 
@@ -163,7 +161,7 @@ OptionSet& OptionSet::add(std::string name, bool& target, std::string help) {
   Option& option = append(std::move(name), "", std::move(help));
   option.is_flag = true;
   option.set = [&target](const std::string& text) -> Result<void> {
-    ASSIGN_OR_RETURN(target, parse_flag(text));
+    ASSIGN_OR_RETURN(target, read_flag(text));
     return {};
   };
   option.get = [&target] { return std::string(target ? "true" : "false"); };

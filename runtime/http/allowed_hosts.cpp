@@ -6,19 +6,13 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/base/ascii.hpp"
+
 namespace troupe {
 namespace {
 
 constexpr std::string_view kPrivateDomains[] = {"*.localhost", "*.local", "*.internal", "*.svc",
                                                 "*.home.arpa"};
-
-std::string lower(std::string_view text) {
-  std::string small(text);
-  for (char& c : small) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  }
-  return small;
-}
 
 bool is_address(const std::string& name) {
   std::array<unsigned char, 16> bytes{};
@@ -28,17 +22,17 @@ bool is_address(const std::string& name) {
 
 /// "[::1]:80" -> "::1", "Name.:80" -> "name"
 std::string name_of(std::string_view host) {
-  if (is_address(std::string(host))) return lower(host);
-  if (host.starts_with('[')) return lower(host.substr(1, host.find(']') - 1));
+  if (is_address(std::string(host))) return lower_ascii(host);
+  if (host.starts_with('[')) return lower_ascii(host.substr(1, host.find(']') - 1));
   host = host.substr(0, host.find(':'));
   if (host.ends_with('.')) host.remove_suffix(1);
-  return lower(host);
+  return lower_ascii(host);
 }
 
 std::string own_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return {};
-  return lower(name.data());
+  return lower_ascii(name.data());
 }
 
 }  // namespace
@@ -46,7 +40,7 @@ std::string own_name() {
 AllowedHosts::AllowedHosts(const ServerOptions& options) {
   if (!options.allowed_hosts.empty()) {
     for (const std::string& name : options.allowed_hosts) {
-      names_.push_back(name.starts_with('*') ? lower(name) : name_of(name));
+      names_.push_back(name.starts_with('*') ? lower_ascii(name) : name_of(name));
     }
     any_ = std::find(names_.begin(), names_.end(), "*") != names_.end();
     return;
@@ -54,7 +48,7 @@ AllowedHosts::AllowedHosts(const ServerOptions& options) {
   if (!options.api_key.empty() || !options.api_key_file.empty()) return;
   any_ = false;
   without_dot_ = true;
-  names_.push_back(lower(options.host));
+  names_.push_back(lower_ascii(options.host));
   if (is_loopback(options.host)) {
     addresses_ = Addresses::kLoopback;
     names_.emplace_back(kPrivateDomains[0]);

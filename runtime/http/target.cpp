@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <initializer_list>
+
+#include "runtime/base/ascii.hpp"
 
 namespace troupe {
 
@@ -28,12 +29,9 @@ std::optional<std::string_view> query_value(std::string_view target, std::string
 Result<bool> query_flag(std::string_view target, std::string_view name, bool otherwise) {
   const auto value = query_value(target, name);
   if (!value) return otherwise;
-  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
-    return std::ranges::any_of(
-        words, [&](std::string_view word) { return equal_ignoring_case(*value, word); });
-  };
-  if (is_one_of({"true", "1", "yes", "on", "t", "y"})) return true;
-  if (is_one_of({"false", "0", "no", "off", "f", "n"})) return false;
+  if (const auto flag = parse_flag(*value)) return *flag;
+  if (equal_ignoring_case(*value, "t") || equal_ignoring_case(*value, "y")) return true;
+  if (equal_ignoring_case(*value, "f") || equal_ignoring_case(*value, "n")) return false;
   return invalid_argument(std::string(name) + " is \"" + std::string(value->substr(0, 32)) +
                               "\", must be true or false",
                           std::string(name));

@@ -16,7 +16,7 @@ namespace troupe {
 [[nodiscard]] std::optional<std::string_view> query_value(std::string_view target,
                                                           std::string_view name);
 
-/// What FastAPI takes as true or false: these words, "1", "yes", "on" and so on, in any case.
+/// What FastAPI takes as true or false: what parse_flag does, and its letters t, y, f and n.
 /// Errors: kInvalidArgument, another value.
 [[nodiscard]] Result<bool> query_flag(std::string_view target, std::string_view name,
                                       bool otherwise = false);

@@ -31,13 +31,7 @@ Result<FillOptions> read_fill_options(const ConnectorConfig& config) {
   FillOptions options;
   ConnectorExtraConfig extra(ConnectorKind::kKV, config);
   ASSIGN_OR_RETURN(options.mean, extra.take_real("fill_mean", options.mean));
-  ASSIGN_OR_RETURN(options.deviation, extra.take_real("fill_std", options.deviation));
-  if (options.deviation < 0)
-    return invalid_argument(
-        "kv-transfer-config: kv_connector_extra_config: fill_std must be a number from 0 on, it "
-        "is " +
-            std::to_string(options.deviation),
-        "kv-transfer-config");
+  ASSIGN_OR_RETURN(options.deviation, extra.take_real("fill_std", options.deviation, 0));
   RETURN_IF_ERROR(extra.check_empty());
   return options;
 }

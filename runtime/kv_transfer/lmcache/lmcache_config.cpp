@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "runtime/base/ascii.hpp"
 #include "runtime/base/file.hpp"
 
 namespace troupe::lmcache {
@@ -27,11 +28,7 @@ Error bad_value(const Setting& setting, const std::string& what) {
 }
 
 Result<bool> to_bool(const Setting& setting) {
-  std::string text = setting.value;
-  std::ranges::transform(text, text.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
-  if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
-  if (text == "false" || text == "0" || text == "no" || text == "off") return false;
+  if (const auto flag = parse_flag(setting.value)) return *flag;
   return bad_value(setting, "it must be true or false");
 }
 
@@ -133,7 +130,7 @@ constexpr std::array kUnsupported = {
 };
 
 /// Parameters of what can only be off here, so that they have no effect, as in LMCache.
-constexpr std::array<std::string_view, 48> kWithoutEffect = {
+constexpr auto kWithoutEffect = std::to_array<std::string_view>({
     "chunk_statistics_auto_start_statistics",
     "chunk_statistics_auto_exit_timeout_hours",
     "chunk_statistics_auto_exit_target_unique_chunks",
@@ -182,7 +179,7 @@ constexpr std::array<std::string_view, 48> kWithoutEffect = {
     "hidden_states_retrieve_mode",
     "pin_check_interval_sec",  // pins end in time
     "py_enable_gc",            // of Python
-};
+});
 
 /// Of LMCache's own processes: nothing of ours.
 constexpr std::array<std::string_view, 5> kForeignVariables = {
@@ -371,9 +368,8 @@ Result<void> apply_environment(LMCacheConfig& config, HashEnvironment& hashing,
     if (!name.starts_with(kPrefix) || name.size() == entry.size() ||
         std::ranges::find(kForeignVariables, name) != kForeignVariables.end())
       continue;
-    Setting setting{name.substr(kPrefix.size()), unquoted(entry.substr(name.size() + 1)), name};
-    std::ranges::transform(setting.key, setting.key.begin(),
-                           [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
+    const Setting setting{lower_ascii(name.substr(kPrefix.size())),
+                          unquoted(entry.substr(name.size() + 1)), name};
     if (setting.key == "extra_config") {
       ASSIGN_OR_RETURN(const auto settings, parse_settings(setting.value, name, setting.key));
       RETURN_IF_ERROR(apply_all(config, hashing, settings));
